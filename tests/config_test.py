@@ -1,0 +1,128 @@
+"""Settings are read strictly; every config file in configs/ builds."""
+
+import dataclasses
+import importlib.util
+import json
+import pathlib
+import typing
+
+import ml_collections
+import pytest
+
+from varl_jax.config import Config, ConfigError, from_config_dict
+
+CONFIGS = sorted((pathlib.Path(__file__).parents[1] / "configs").glob("*.py"))
+
+
+def _get_config(path):
+  spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
+  module = importlib.util.module_from_spec(spec)
+  spec.loader.exec_module(module)
+  return module.get_config
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_file_builds(path):
+  tree = _get_config(path)()
+  assert isinstance(from_config_dict(tree), Config)
+
+
+@pytest.mark.parametrize(
+  "variant", ["rri", "co_evolve_only", "generation_only", "smollm2"]
+)
+def test_the_story_variants_build(variant):
+  [path] = [path for path in CONFIGS if path.stem == "story"]
+  config = from_config_dict(_get_config(path)(variant))
+  assert config.domain == "story"
+  with pytest.raises(ValueError, match="no variant 'nonsense'"):
+    _get_config(path)("nonsense")
+
+
+def test_defaults_survive_the_round_trip():
+  tree = ml_collections.ConfigDict(Config().to_dict())
+  assert from_config_dict(tree) == Config()
+  assert (
+    from_config_dict(json.loads(json.dumps(Config().to_dict()))) == Config()
+  )
+  assert from_config_dict({}) == Config()
+
+
+@pytest.mark.parametrize(
+  ("tree", "message"),
+  [
+    ({"stepz": 3}, "Unknown setting 'stepz'; the config has: name, seed"),
+    ({"train": {"stepz": 3}}, "Unknown setting 'train.stepz'; train has:"),
+    ({"train": 3}, "'train' is a group, got 3"),
+    ({"train": {"steps": "3"}}, "'train.steps' wants a int, got '3'"),
+    ({"train": {"steps": 3.0}}, "'train.steps' wants a int, got 3.0"),
+    ({"train": {"steps": True}}, "'train.steps' wants a int, got True"),
+    ({"train": {"steps": None}}, "'train.steps' wants a int, got None"),
+    ({"memo": {"kappa": "2"}}, "'memo.kappa' wants a float"),
+    ({"admission": {"barrier": 1}}, "'admission.barrier' wants a bool"),
+    ({"name": 3}, "'name' wants a str"),
+    ({"train": {"steps": -1}}, "train.steps is at least 1, got -1"),
+    ({"train": {"steps": 0}}, "train.steps is at least 1, got 0"),
+    ({"train": {"samples": 1}}, "train.samples is at least 2"),
+    ({"train": {"temperature": 0.0}}, "train.temperature is above 0"),
+    ({"train": {"learning_rate": -1e-6}}, "learning_rate is above 0"),
+    (
+      {"train": {"temperature": float("nan")}},
+      "train.temperature is above 0, got nan",
+    ),
+    (
+      {"train": {"tasks_per_step": 10, "minibatch_tasks": 4}},
+      "multiple of train.minibatch_tasks, got 10 and 4",
+    ),
+    ({"pool": {"replay_share": 1.5}}, "replay_share is between 0 and 1"),
+    ({"pool": {"floor": 9, "capacity": 8}}, "pool.floor is at most"),
+    (
+      {"reward": {"truncated_score": "minus"}},
+      "one of zero, group_min, unscorable, got 'minus'",
+    ),
+  ],
+)
+def test_a_wrong_setting_is_named_in_one_sentence(tree, message):
+  with pytest.raises(ConfigError) as caught:
+    from_config_dict(tree)
+  assert message in str(caught.value)
+  assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_serve_as_floats():
+  config = from_config_dict({"memo": {"kappa": 2}})
+  assert type(config.memo.kappa) is float
+
+
+def test_the_fingerprint_sees_every_setting_but_the_number_of_steps():
+  base = Config().fingerprint()
+  longer = dataclasses.replace(Config().train, steps=999)
+  assert dataclasses.replace(Config(), train=longer).fingerprint() == base
+  seen = 0
+  for name, kind in typing.get_type_hints(Config).items():
+    group = getattr(Config(), name)
+    if not dataclasses.is_dataclass(kind):
+      changed = dataclasses.replace(Config(), **{name: _other(group)})
+      assert changed.fingerprint() != base, name
+      continue
+    for field in dataclasses.fields(group):
+      if (name, field.name) == ("train", "steps"):
+        continue
+      value = _other(getattr(group, field.name))
+      changed = dataclasses.replace(
+        Config(),
+        **{name: dataclasses.replace(group, **{field.name: value})},
+      )
+      assert changed.fingerprint() != base, (name, field.name)
+      seen += 1
+  assert seen > 50
+
+
+def _other(value):
+  if isinstance(value, bool):
+    return not value
+  return value + "x" if isinstance(value, str) else value + 1
+
+
+def test_nothing_in_a_config_can_be_changed():
+  with pytest.raises(dataclasses.FrozenInstanceError):
+    Config().train.steps = 3

@@ -1,0 +1,117 @@
+"""Recursive reward improvement and the two arms it is compared with.
+
+| arm | guidance evolution | admission repair | patches | memo |
+|---|---|---|---|---|
+| generation_only | - | - | - | - |
+| co_evolve_only | yes | - | - | - |
+| rri | yes | yes | yes | yes |
+
+The paper says in one place that admission repair belongs to every arm and in
+another that Co-evolve Only has no adversary; here only `rri` has it, and each
+of its parts is a switch of `config.MethodConfig`.
+"""
+
+from typing import Final
+
+from varl_jax.config import Config, MethodConfig
+from varl_jax.methods.parts import Workshop
+from varl_jax.roles.bundle import Roles
+from varl_jax.rubrics.checks import CheckRegistry
+from varl_jax.service.evolution_stats import CorpusStatistics
+from varl_jax.service.generation_service import GenerationService
+from varl_jax.service.store import Store
+
+GENERATION_ONLY: Final = MethodConfig(
+  name="generation_only",
+  evolve_guidance=False,
+  admission_repair=False,
+  training_patches=False,
+  memo=False,
+)
+CO_EVOLVE_ONLY: Final = MethodConfig(
+  name="co_evolve_only",
+  evolve_guidance=True,
+  admission_repair=False,
+  training_patches=False,
+  memo=False,
+)
+
+
+def generation_only(
+  config: Config,
+  *,
+  roles: Roles,
+  store: Store,
+  checks: CheckRegistry,
+  verifiers: str = "",
+  reference: CorpusStatistics | None = None,
+) -> GenerationService:
+  """Tasks by untuned prompts, nothing repaired."""
+  workshop = Workshop(
+    config=config,
+    roles=roles,
+    checks=checks,
+    verifiers=verifiers,
+    reference=reference,
+  )
+  return _assemble(workshop, store, GENERATION_ONLY)
+
+
+def co_evolve_only(
+  config: Config,
+  *,
+  roles: Roles,
+  store: Store,
+  checks: CheckRegistry,
+  verifiers: str = "",
+  reference: CorpusStatistics | None = None,
+) -> GenerationService:
+  """Guidance evolves, without any adversary."""
+  workshop = Workshop(
+    config=config,
+    roles=roles,
+    checks=checks,
+    verifiers=verifiers,
+    reference=reference,
+  )
+  return _assemble(workshop, store, CO_EVOLVE_ONLY)
+
+
+def rri(
+  config: Config,
+  *,
+  roles: Roles,
+  store: Store,
+  checks: CheckRegistry,
+  verifiers: str = "",
+  reference: CorpusStatistics | None = None,
+) -> GenerationService:
+  """Every part that `config.method` leaves on."""
+  workshop = Workshop(
+    config=config,
+    roles=roles,
+    checks=checks,
+    verifiers=verifiers,
+    reference=reference,
+  )
+  return _assemble(workshop, store, config.method)
+
+
+def _assemble(
+  workshop: Workshop, store: Store, on: MethodConfig
+) -> GenerationService:
+  """Puts the parts that are on together.
+
+  The memo is measured by the probes of admission, so it needs that part.
+  """
+  return GenerationService(
+    workshop.config,
+    store=store,
+    writer=workshop.writer(),
+    assessor=workshop.assessor(),
+    admitter=workshop.admitter() if on.admission_repair else None,
+    refereeing=workshop.refereeing() if on.training_patches else None,
+    patching=workshop.patching() if on.training_patches else None,
+    evolution=workshop.evolution() if on.evolve_guidance else None,
+    memo=workshop.memo_keeper() if on.memo and on.admission_repair else None,
+  )

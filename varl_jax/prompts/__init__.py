@@ -1,0 +1,1 @@
+"""The prompts of all roles: text files and their strict loader."""

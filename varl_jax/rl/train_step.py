@@ -1,0 +1,310 @@
+"""One GRPO step: frozen old logprobs, then an AdamW update a mini-batch.
+
+The stages of `Learner.update`:
+1. cut the batch into mini-batches of whole groups, all of one shape;
+2. compute every mini-batch's old logprobs at the incoming parameters;
+3. for each mini-batch add (loss sum, token count) and the gradient of the sum
+   over its micro-batches, divide once by the count, clip, update.
+
+Two functions are compiled for each padded shape, whatever the number of
+mini-batches. Gradients are those of the float32 parameters; a model that
+computes in another type casts inside `hidden_fn`.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float, Int
+
+from varl_jax.config import TrainConfig
+from varl_jax.rl.batch import Batch, split_minibatches
+from varl_jax.rl.logprobs import forbidden_mask, token_logprobs
+from varl_jax.rl.losses import grpo_loss, importance_weights, ratio_sums
+
+Params = Any
+HiddenFn = Callable[
+  [Params, Int[Array, "B L"], Int[Array, "B"]], Float[Array, "B L D"]
+]
+HeadFn = Callable[[Params], Float[Array, "V D"]]
+Rows = dict[str, Any]
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainState:
+  """What training carries from step to step; `Learner.update` consumes it.
+
+  Attributes:
+    params: float32 pytree.
+    opt_state: of the optax chain.
+    updates: int32 [], optimizer updates applied so far.
+  """
+
+  params: Params
+  opt_state: optax.OptState
+  updates: Int[Array, ""]
+
+
+def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
+  """AdamW behind a global-norm clip; warm-up update k has lr (k + 1) / W."""
+  warmup = max(config.warmup_updates, 1)
+
+  def schedule(count):
+    return config.learning_rate * jnp.minimum(1.0, (count + 1) / warmup)
+
+  return optax.chain(
+    optax.clip_by_global_norm(config.max_grad_norm),
+    optax.adamw(schedule, weight_decay=config.weight_decay),
+  )
+
+
+class Learner:
+  """Trains parameters on packed batches; holds no state of the run."""
+
+  def __init__(
+    self,
+    *,
+    hidden_fn: HiddenFn,
+    head_fn: HeadFn,
+    vocab_size: int,
+    config: TrainConfig,
+    forbidden_ids: Sequence[int] = (),
+    old_logprobs: Literal["recomputed", "sampler"] = "recomputed",
+    importance_cap: float | None = None,
+    head_chunk: int = 0,
+  ):
+    """Sets up the compiled functions; nothing is compiled yet.
+
+    Args:
+      hidden_fn: (params, tokens [B, L], lengths [B]) -> [B, L, D], causal.
+      head_fn: params -> [V, D].
+      vocab_size: V.
+      config: learning rate, clip, temperature, sizes.
+      forbidden_ids: ids the sampler never draws.
+      old_logprobs: `recomputed` by this model before the first update, or the
+        `sampler`'s recorded ones (one forward pass less).
+      importance_cap: with recomputed ones, bound of the truncated importance
+        weight a token; None switches the correction off.
+      head_chunk: see `logprobs.token_logprobs`.
+
+    Raises:
+      ValueError: a cap with the sampler's logprobs, which need no correction.
+    """
+    if importance_cap is not None and old_logprobs == "sampler":
+      raise ValueError(
+        "importance_cap corrects recomputed old logprobs; with the sampler's"
+        " own it has nothing to correct."
+      )
+    self._hidden_fn = hidden_fn
+    self._head_fn = head_fn
+    self._config = config
+    self._forbidden = forbidden_mask(forbidden_ids, vocab_size)
+    self._recompute = old_logprobs == "recomputed"
+    self._cap = importance_cap
+    self._head_chunk = head_chunk
+    self._optimizer = make_optimizer(config)
+    self._frozen = jax.jit(self._old_logprobs)
+    self._step = jax.jit(self._minibatch_step, donate_argnums=0)
+
+  def init(self, params: Params) -> TrainState:
+    """A fresh state with its own copy of `params` (updates donate theirs)."""
+    return jax.jit(self._fresh)(params)
+
+  def update(
+    self, state: TrainState, batch: Batch
+  ) -> tuple[TrainState, dict[str, float]]:
+    """One GRPO step.
+
+    Args:
+      state: consumed; its arrays are gone afterwards.
+      batch: rows of whole groups.
+
+    Returns:
+      The new state and the step's metrics, `train/...`. `train/skipped` counts
+      mini-batches without a trained token, `train/nonfinite` those whose
+      gradient was not finite; neither changes the state.
+    """
+    config = self._config
+    minibatches = split_minibatches(
+      batch,
+      groups=config.minibatch_tasks,
+      rows=config.minibatch_tasks * config.samples,
+      multiple=max(config.micro_batch, 1),
+    )
+    parts = [self._pieces(m) for m in minibatches if m.mask.any()]
+    if self._recompute:
+      parts = [
+        {**part, "old": self._frozen(state.params, part)} for part in parts
+      ]
+    sums = []
+    for part in parts:
+      state, found = self._step(state, part)
+      sums.append(found)
+    metrics = self._metrics(jax.device_get(sums))
+    metrics["train/skipped"] = float(len(minibatches) - len(parts))
+    return state, metrics
+
+  def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
+    """Float32 [B, R] in nats under `params`, 0 off the mask."""
+    whole = self._pieces(batch, micro=0)
+    found = np.asarray(self._frozen(params, whole))[0]
+    return np.where(batch.mask, found, np.float32(0))
+
+  def _fresh(self, params: Params) -> TrainState:
+    params = jax.tree.map(jnp.copy, params)
+    return TrainState(
+      params=params,
+      opt_state=self._optimizer.init(params),
+      updates=jnp.zeros((), jnp.int32),
+    )
+
+  def _pieces(self, batch: Batch, micro: int | None = None) -> Rows:
+    """The batch's arrays as [M, rows of a micro-batch, ...]."""
+    micro = self._config.micro_batch if micro is None else micro
+    rows = {
+      "tokens": batch.tokens,
+      "prompt_lengths": batch.prompt_lengths,
+      "lengths": batch.lengths,
+      "targets": batch.targets,
+      "mask": batch.mask,
+      "sampler": batch.logprobs,
+      "old": batch.logprobs,
+      "advantages": batch.advantages,
+    }
+    size = micro or len(batch.tokens)
+    return {k: v.reshape(-1, size, *v.shape[1:]) for k, v in rows.items()}
+
+  def _model(self, params: Params, rows: Rows) -> tuple[Array, Array]:
+    """Logprobs and entropies [B, R] of one micro-batch."""
+    hidden = self._hidden_fn(params, rows["tokens"], rows["lengths"])
+    size, width = rows["targets"].shape
+    # The state at position t - 1 predicts token t; the first response token
+    # sits at t = prompt length.
+    where = rows["prompt_lengths"][:, None] - 1 + jnp.arange(width)
+    where = jnp.minimum(where, hidden.shape[1] - 1)
+    hidden = hidden[jnp.arange(size)[:, None], where]
+    hidden = jnp.where(rows["mask"][..., None], hidden, 0)
+    return token_logprobs(
+      hidden,
+      self._head_fn(params),
+      rows["targets"],
+      forbidden=jnp.asarray(self._forbidden),
+      temperature=self._config.temperature,
+      chunk=self._head_chunk,
+    )
+
+  def _old_logprobs(self, params: Params, pieces: Rows) -> Array:
+    if len(pieces["tokens"]) == 1:
+      return self._model(params, _only(pieces))[0][None]
+    return jax.lax.map(lambda rows: self._model(params, rows)[0], pieces)
+
+  def _loss(self, params: Params, rows: Rows) -> tuple[Array, Rows]:
+    """The micro-batch's loss sum, and all its sums by name."""
+    found, entropy = self._model(params, rows)
+    args = (rows["old"], rows["advantages"], rows["mask"])
+    clip = self._config.clip_ratio
+    weights = None
+    if self._cap is not None:
+      weights = importance_weights(
+        rows["old"], rows["sampler"], rows["mask"], cap=self._cap
+      )
+    loss, tokens = grpo_loss(found, *args, clip_ratio=clip, weights=weights)
+    frozen = rows["old"] if self._recompute else found
+    gap = jnp.where(rows["mask"], jnp.abs(frozen - rows["sampler"]), 0.0)
+    sums = {
+      "loss_sum": loss,
+      "tokens_sum": tokens,
+      "entropy_sum": jnp.sum(jnp.where(rows["mask"], entropy, 0.0)),
+      "gap_sum": jnp.sum(gap),
+      "gap_max": jnp.max(gap),
+      **ratio_sums(found, *args, clip_ratio=clip),
+    }
+    return loss, jax.lax.stop_gradient(sums)
+
+  def _minibatch_step(
+    self, state: TrainState, pieces: Rows
+  ) -> tuple[TrainState, Rows]:
+    gradient_fn = jax.grad(self._loss, has_aux=True)
+    if len(pieces["tokens"]) == 1:
+      gradient, sums = gradient_fn(state.params, _only(pieces))
+    else:
+      gradient, sums = _accumulate(gradient_fn, state.params, pieces)
+    count = jnp.maximum(sums["tokens_sum"], 1.0)
+    gradient = jax.tree.map(lambda g: g / count, gradient)
+    norm = optax.tree.norm(gradient)
+    changes, opt_state = self._optimizer.update(
+      gradient, state.opt_state, state.params
+    )
+    new = TrainState(
+      params=optax.apply_updates(state.params, changes),
+      opt_state=opt_state,
+      updates=state.updates + 1,
+    )
+    sound = jnp.isfinite(norm)
+    kept = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
+    return kept, {**sums, "grad_norm": norm, "sound": sound}
+
+  def _metrics(self, sums: list[Rows]) -> dict[str, float]:
+    sound = [s for s in sums if s["sound"]]
+    metrics = {
+      "train/updates": float(len(sound)),
+      "train/nonfinite": float(len(sums) - len(sound)),
+      "train/tokens": float(sum(s["tokens_sum"] for s in sums)),
+    }
+    if not sound:
+      return metrics
+    tokens = sum(s["tokens_sum"] for s in sound)
+
+    def share(name: str) -> float:
+      return float(sum(s[name] for s in sound) / tokens)
+
+    # Later mini-batches run on newer weights: without the recomputed ones only
+    # the first compares the same weights in both programs.
+    same = sound if self._recompute else sums[:1]
+    compared = sum(s["tokens_sum"] for s in same)
+    return metrics | {
+      "train/loss": float(
+        np.mean([s["loss_sum"] / s["tokens_sum"] for s in sound])
+      ),
+      "train/ratio_mean": share("ratio_sum"),
+      "train/ratio_max": float(max(s["ratio_max"] for s in sound)),
+      "train/clip_fraction": share("clipped_sum"),
+      "train/entropy": share("entropy_sum"),
+      "train/grad_norm": float(np.mean([s["grad_norm"] for s in sound])),
+      "train/sampler_gap_mean": float(
+        sum(s["gap_sum"] for s in same) / compared
+      ),
+      "train/sampler_gap_max": float(max(s["gap_max"] for s in same)),
+    }
+
+
+def _only(pieces: Rows) -> Rows:
+  return {name: value[0] for name, value in pieces.items()}
+
+
+def _accumulate(
+  gradient_fn: Callable[[Params, Rows], tuple[Params, Rows]],
+  params: Params,
+  pieces: Rows,
+) -> tuple[Params, Rows]:
+  """Adds gradients and sums over micro-batches; maxima stay maxima."""
+
+  def add(total: tuple[Params, Rows], rows: Rows):
+    gradient, sums = gradient_fn(params, rows)
+    merged = {
+      name: (jnp.maximum if name.endswith("_max") else jnp.add)(
+        total[1][name], value
+      )
+      for name, value in sums.items()
+    }
+    return (jax.tree.map(jnp.add, total[0], gradient), merged), None
+
+  first = jax.tree.map(lambda x: x[0], pieces)
+  like = jax.eval_shape(gradient_fn, params, first)
+  zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
+  return jax.lax.scan(add, zero, pieces)[0]

@@ -1,0 +1,1 @@
+"""Rubrics: their score, their rules and their shape; pure logic."""

@@ -1,0 +1,130 @@
+"""Everything kept of exploit cases and their repairs, for reports and audits.
+
+Each case holds its task with the rubric it was scored under, both answers with
+every verdict, and each repair round with all proposed criteria. The adversary's
+answers live here and in the event log, never in a served task.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+from varl_jax.service.store import Store
+from varl_jax.types import ExploitCase, Patch, from_json
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CaseRecord:
+  """A case with its repairs, as shown in reports.
+
+  Attributes:
+    case: the pair and its task.
+    queued: whether it was among the cases taken to repair.
+    patches: its repair rounds; the second round of an on-policy case stands
+      with the re-attack that opened it.
+  """
+
+  case: ExploitCase
+  queued: bool
+  patches: tuple[Patch, ...]
+
+  @property
+  def repaired(self) -> bool:
+    """Whether a criterion was added."""
+    return any(patch.after is not None for patch in self.patches)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History:
+  """What a report tells of a run.
+
+  Attributes:
+    cases: see `read_cases`.
+    guidance: one mapping a version, oldest first: `version`, `step`, both
+      texts, `summary` and the `snapshot` of all it was written from.
+    memos: one mapping a version, oldest first: `version`, `step`, `memo`,
+      `status` and, once measured, the means of its probes.
+  """
+
+  cases: tuple[CaseRecord, ...]
+  guidance: tuple[dict[str, Any], ...]
+  memos: tuple[dict[str, Any], ...]
+
+
+def read_cases(
+  store: Store, *, limit: int | None = None, repaired: bool = False
+) -> list[CaseRecord]:
+  """Reads cases, the newest steps and the largest gaps first.
+
+  Args:
+    store: the run's store.
+    limit: how many; None for all.
+    repaired: whether to leave out cases no criterion was added for.
+  """
+  query = "SELECT case_id, queued, body FROM cases"
+  if repaired:
+    query += (
+      " WHERE case_id IN (SELECT case_id FROM patches WHERE accepted = 1)"
+    )
+  query += " ORDER BY step DESC, gap DESC, case_id LIMIT ?"
+  records = []
+  for case_id, queued, body in store.rows(
+    query, (-1 if limit is None else limit,)
+  ):
+    records.append(
+      CaseRecord(
+        case=from_json(ExploitCase, json.loads(body)["case"]),
+        queued=bool(queued),
+        patches=tuple(
+          from_json(Patch, payload["patch"])
+          for payload in _patches(store, case_id)
+        ),
+      )
+    )
+  return records
+
+
+def read_history(store: Store, *, limit: int | None = None) -> History:
+  """Reads what a report shows."""
+  guidance = store.rows("SELECT body FROM guidance ORDER BY version")
+  memos = store.rows("SELECT body FROM memos ORDER BY version")
+  return History(
+    cases=tuple(read_cases(store, limit=limit)),
+    guidance=tuple(json.loads(row[0]) for row in guidance),
+    memos=tuple(json.loads(row[0]) for row in memos),
+  )
+
+
+def export_evidence(store: Store, path: str | os.PathLike[str]) -> int:
+  """Writes one JSON object a case, oldest first; replaces the file at once.
+
+  Returns:
+    How many cases were written.
+  """
+  target = pathlib.Path(path)
+  partial = target.with_name(target.name + ".partial")
+  count = 0
+  with open(partial, "w", encoding="utf-8") as lines:
+    for record in _records(store):
+      lines.write(json.dumps(record) + "\n")
+      count += 1
+  os.replace(partial, target)
+  return count
+
+
+def _records(store: Store) -> Iterator[dict[str, Any]]:
+  rows = store.rows("SELECT case_id, body FROM cases ORDER BY step, case_id")
+  for case_id, body in rows:
+    payload = json.loads(body)
+    patches = [item["patch"] for item in _patches(store, case_id)]
+    yield {**payload["case"], "queued": payload["queued"], "patches": patches}
+
+
+def _patches(store: Store, case_id: str) -> list[dict[str, Any]]:
+  rows = store.rows(
+    "SELECT body FROM patches WHERE case_id = ? ORDER BY round", (case_id,)
+  )
+  return [json.loads(row[0]) for row in rows]

@@ -1,0 +1,263 @@
+"""Evolution of the guidance for proposer and generator (paper appendix D).
+
+Every `interval` reports, an analyst reads sampled cases, code counts what it
+says and measures the tasks, and one call of the meta-optimizer rewrites both
+guidance blocks. (The paper's overview speaks of every step, its appendix of the
+evaluation interval: the interval, as a setting.) What goes in is training data
+only: no validation score has a way here.
+
+All that a round read and wrote is returned as a snapshot for the event log.
+"""
+
+import asyncio
+import dataclasses
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from varl_jax.config import EvolutionConfig
+from varl_jax.llm.chat import ChatError
+from varl_jax.llm.seeds import derive_seed
+from varl_jax.roles.analyst import Analyst
+from varl_jax.roles.meta_optimizer import MetaOptimizer
+from varl_jax.service.calls import attempt
+from varl_jax.service.evolution_stats import (
+  CorpusStatistics,
+  corpus_statistics,
+  count_diagnoses,
+  drift,
+  sample_cases,
+)
+from varl_jax.types import (
+  Diagnosis,
+  GradedAnswer,
+  GradedGroup,
+  Task,
+  from_json,
+  to_json,
+)
+
+FORMULA: Final = (
+  "score = (points of all met criteria) / (sum of the positive points); a met"
+  " negative criterion subtracts. The solver trains on score minus the mean"
+  " score of the answers to the same task, so a task on which all answers"
+  " score alike teaches nothing."
+)
+EXCERPT_CHARS: Final = 600
+
+Sample = Mapping[str, Any]  # {"task": Task, "answer": GradedAnswer} as JSON
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Round:
+  """One rewriting.
+
+  Attributes:
+    proposer: guidance for the proposer, cut to the word limit.
+    generator: guidance for the generator, likewise.
+    summary: what the optimizer says it changed.
+    snapshot: everything that was assembled for it, as plain values.
+  """
+
+  proposer: str
+  generator: str
+  summary: str
+  snapshot: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Material:
+  """What a round reads, apart from the sampled cases.
+
+  Attributes:
+    tasks: recent tasks.
+    exploits: confirmed cases, as in `state.ServiceState.exploits`.
+    patches: accepted criteria, as in `state.ServiceState.patches`.
+    train_mean: mean training score under the present guidance.
+    proposer: present guidance of the proposer.
+    generator: present guidance of the generator.
+    history: a version's number, train mean and summary each, oldest first.
+    hackability: what probes measured, "" without them.
+  """
+
+  tasks: Sequence[Task]
+  exploits: Sequence[Mapping[str, Any]]
+  patches: Sequence[Mapping[str, Any]]
+  train_mean: float | None
+  proposer: str
+  generator: str
+  history: Sequence[Mapping[str, Any]]
+  hackability: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Evolution:
+  """Rewrites guidance.
+
+  Attributes:
+    analyst: diagnoses cases.
+    optimizer: writes the guidance.
+    config: interval and sampling.
+    reference: statistics of the target benchmark, None when unknown.
+    seed: the run's seed.
+  """
+
+  analyst: Analyst
+  optimizer: MetaOptimizer
+  config: EvolutionConfig
+  reference: CorpusStatistics | None
+  seed: int
+
+  def due(self, reports: int) -> bool:
+    """Whether the report of that number (from 1) ends an interval."""
+    return reports % self.config.interval == 0
+
+  def keep(self, groups: Sequence[GradedGroup], *, step: int) -> list[Sample]:
+    """The answers of a step that a later round may draw, as plain values.
+
+    The worst and the best of an interval are among the worst and the best of
+    its steps, so keeping a round's worth of each step is enough.
+    """
+    cases = [
+      (group.task, answer) for group in groups for answer in group.answers
+    ]
+    drawn = self._draw([a.score for _, a in cases], op=f"keep/{step}")
+    return [
+      {"task": to_json(cases[i][0]), "answer": to_json(cases[i][1])}
+      for i in drawn
+    ]
+
+  async def evolve(
+    self, samples: Sequence[Sample], material: Material, *, op: str
+  ) -> Round | ChatError:
+    """Runs one round; a failed optimizer leaves the guidance as it is."""
+    drawn = self._draw([s["answer"]["score"] for s in samples], op=op)
+    cases = [samples[index] for index in drawn]
+    replies = await asyncio.gather(
+      *(
+        self._diagnose(case, op=f"{op}/analyst/{index}")
+        for index, case in enumerate(cases)
+      )
+    )
+    diagnoses = [d for d in replies if isinstance(d, Diagnosis)]
+    inputs = self._inputs(diagnoses, material)
+    written = await attempt(
+      self.optimizer.rewrite(**inputs, op=f"{op}/optimizer", seed=self.seed)
+    )
+    if isinstance(written, ChatError):
+      return written
+    return Round(
+      proposer=_words(written.proposer, self.config.max_words),
+      generator=_words(written.generator, self.config.max_words),
+      summary=written.summary,
+      snapshot={
+        "inputs": inputs,
+        "cases": cases,
+        "diagnoses": to_json(diagnoses),
+        "failed": len(replies) - len(diagnoses),
+      },
+    )
+
+  def _draw(self, scores: Sequence[float | None], *, op: str) -> list[int]:
+    return sample_cases(
+      scores,
+      self.config.cases,
+      rng=random.Random(derive_seed(self.seed, op)),
+      worst_share=self.config.worst_share,
+      best_share=self.config.best_share,
+    )
+
+  async def _diagnose(self, case: Sample, *, op: str) -> Diagnosis | ChatError:
+    return await attempt(
+      self.analyst.diagnose(
+        task=from_json(Task, case["task"]),
+        answer=from_json(GradedAnswer, case["answer"]),
+        op=op,
+        seed=self.seed,
+      )
+    )
+
+  def _inputs(
+    self, diagnoses: Sequence[Diagnosis], material: Material
+  ) -> dict[str, Any]:
+    """The optimizer's blocks."""
+    measured = corpus_statistics(material.tasks) if material.tasks else None
+    statistics = to_json(measured)
+    if measured is not None and self.reference is not None:
+      statistics["minus_reference"] = drift(measured, self.reference)
+    counts = dataclasses.asdict(count_diagnoses(diagnoses))
+    return {
+      "formula": FORMULA,
+      "statistics": _lines(statistics),
+      "reference": _lines(to_json(self.reference)),
+      "diagnoses": _lines(counts),
+      "exploits": exploit_text(material.exploits),
+      "patches": patch_text(material.patches),
+      "train_mean": material.train_mean,
+      "proposer_guidance": material.proposer,
+      "generator_guidance": material.generator,
+      "history": "\n".join(json.dumps(entry) for entry in material.history),
+      "hackability": material.hackability,
+    }
+
+
+def exploit_text(exploits: Sequence[Mapping[str, Any]]) -> str:
+  """Exploits for an optimizer's prompt, one paragraph each."""
+  return "\n\n".join(
+    "\n".join(
+      (
+        f"Lead {item['gap']:+.2f} ({item['source']})",
+        f"Request: {_excerpt(item['request'])}",
+        "Criteria: "
+        + "; ".join(f"{c['points']:+g} {c['text']}" for c in item["criteria"]),
+        f"Overpaid answer: {_excerpt(item['exploit'] or '')}",
+      )
+    )
+    for item in exploits
+  )
+
+
+def patch_text(patches: Sequence[Mapping[str, Any]]) -> str:
+  """Accepted criteria for an optimizer's prompt, one paragraph a patch."""
+  return "\n\n".join(
+    "\n".join(
+      [f"Exploit {item['label']}, lead {_change(item)}"]
+      + [f"{c['points']:+g} {c['text']}" for c in item["criteria"]]
+    )
+    for item in patches
+  )
+
+
+def _change(patch: Mapping[str, Any]) -> str:
+  after = patch["gap_after"]
+  known = "unknown" if after is None else f"{after:+.2f}"
+  return f"{patch['gap_before']:+.2f} -> {known}"
+
+
+def _excerpt(text: str) -> str:
+  if len(text) <= EXCERPT_CHARS:
+    return text
+  return f"{text[:EXCERPT_CHARS]} [cut]"
+
+
+def _lines(values: Mapping[str, Any] | None) -> str:
+  """One `name: value` line an entry; `unknown` for nothing."""
+  if values is None:
+    return "unknown"
+  return "\n".join(
+    f"{name}: {json.dumps(_rounded(value))}" for name, value in values.items()
+  )
+
+
+def _rounded(value: Any) -> Any:
+  if isinstance(value, float):
+    return round(value, 4)
+  if isinstance(value, Mapping):
+    return {name: _rounded(item) for name, item in value.items()}
+  return value
+
+
+def _words(text: str, limit: int) -> str:
+  words = text.split()
+  return text if len(words) <= limit else " ".join(words[:limit])

@@ -1,0 +1,224 @@
+"""The generation service: what the trainer asks for tasks and reports to.
+
+A step is `poll`, `grade`, `report`. The service is made of parts and does not
+know which method they form (`methods`); it is transport-free, and every answer
+depends on the event log and the models' replies alone. Calls repeated within a
+step, as by a caller that lost a reply, give the recorded result.
+
+No call takes a validation score, so none can reach a role.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+from varl_jax.config import Config
+from varl_jax.llm.chat import ChatError
+from varl_jax.service import evidence
+from varl_jax.service.admission import Admitter
+from varl_jax.service.assessment import Assessor, score_truncated, tally
+from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.evolution import Evolution
+from varl_jax.service.ledger import Ledger
+from varl_jax.service.loop import LoopThread
+from varl_jax.service.memo_keeping import MemoKeeper
+from varl_jax.service.patching import Patching
+from varl_jax.service.refereeing import Refereeing
+from varl_jax.service.reporting import Reporter
+from varl_jax.service.store import Event, Store
+from varl_jax.service.supply import Supply, served_event
+from varl_jax.service.writing import Writer
+from varl_jax.types import GradedGroup, Rollout, Task
+
+Value = TypeVar("Value")
+Groups = Sequence[tuple[Task, Sequence[Rollout]]]
+
+
+class GenerationService:
+  """Serves tasks, grades answers, repairs rubrics.
+
+  Args:
+    config: the run's settings.
+    store: the run's store; closed with the service.
+    writer: writes tasks.
+    assessor: grades answers.
+    admitter: probes and repairs new tasks, or None.
+    refereeing: finds exploit cases, or None.
+    patching: repairs them, or None.
+    evolution: rewrites guidance, or None.
+    memo: keeps the adversary memo, or None.
+  """
+
+  def __init__(
+    self,
+    config: Config,
+    *,
+    store: Store,
+    writer: Writer,
+    assessor: Assessor,
+    admitter: Admitter | None = None,
+    refereeing: Refereeing | None = None,
+    patching: Patching | None = None,
+    evolution: Evolution | None = None,
+    memo: MemoKeeper | None = None,
+  ):
+    self._config = config
+    self._store = store
+    self._assessor = assessor
+    self._ledger = Ledger(store, config=config)
+    self._supply = Supply(
+      self._ledger, writer=writer, admitter=admitter, config=config
+    )
+    self._reporter = Reporter(
+      ledger=self._ledger,
+      config=config,
+      refereeing=refereeing,
+      patching=patching,
+      evolution=evolution,
+      memo=memo,
+    )
+    self._loop = LoopThread("generation-service")
+
+  def poll(self, step: int, count: int) -> list[Task]:
+    """The `count` tasks of a step, each with the rubric it is graded under.
+
+    Raises:
+      ServiceFailure: too few tasks could be written; the state is saved.
+      StoreError: the store could not be written.
+    """
+    return self._run(self._poll(step, count))
+
+  def grade(self, step: int, groups: Groups) -> list[GradedGroup]:
+    """Grades every answer under the rubric its task was served with.
+
+    Raises:
+      ServiceFailure: more judge calls failed than `judge.max_failure_rate`
+        allows; the state is saved.
+    """
+    return self._run(self._grade(step, groups))
+
+  def report(
+    self, step: int, groups: Sequence[GradedGroup]
+  ) -> dict[str, float]:
+    """Takes in a graded step; returns its metrics, none of them NaN."""
+    return self._run(self._report(step, groups))
+
+  def event_number(self) -> int:
+    """Number of the last event, for the checkpoint."""
+    return self._run(_later(self._store.event_number))
+
+  def rewind(self, seq: int) -> None:
+    """Goes back to an event number; keeps work that belongs to no step."""
+    self._run(self._rewind(seq))
+
+  def cases(
+    self, limit: int | None = None, *, repaired: bool = False
+  ) -> list[evidence.CaseRecord]:
+    """Exploit cases with their repairs, the newest first."""
+    return self._run(
+      _later(evidence.read_cases, self._store, limit=limit, repaired=repaired)
+    )
+
+  def history(self, limit: int | None = None) -> evidence.History:
+    """Cases, guidance and memo versions for the report."""
+    return self._run(_later(evidence.read_history, self._store, limit=limit))
+
+  def export_evidence(self, path: str | os.PathLike[str]) -> int:
+    """Writes all cases as JSON lines; returns how many."""
+    return self._run(_later(evidence.export_evidence, self._store, path))
+
+  def close(self) -> None:
+    """Ends background work and closes the store; harmless when repeated."""
+    self._loop.close()
+    self._store.close()
+
+  def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
+    try:
+      return self._loop.run(work)
+    except ChatError as error:
+      # Failed replies are dealt with where they happen; what gets here is a
+      # grader that no later call could satisfy either.
+      raise ServiceFailure(
+        f"A model is of no more use ({error}); mend that and resume the run."
+      ) from error
+
+  async def _poll(self, step: int, count: int) -> list[Task]:
+    state = self._ledger.state
+    if state.batch is None or state.batch[0] != step:
+      await self._supply.provide(step, count)
+      event = served_event(
+        state,
+        step=step,
+        count=count,
+        share=self._config.pool.replay_share,
+      )
+      self._ledger.commit([event])
+      self._supply.prepare(count)
+    assert state.batch is not None and state.batch[0] == step
+    return list(state.batch[1])
+
+  async def _grade(self, step: int, groups: Groups) -> list[GradedGroup]:
+    graded = await asyncio.gather(
+      *(self._graded(step, task, rollouts) for task, rollouts in groups)
+    )
+    counts = tally(
+      verdict
+      for group in graded
+      for answer in group.answers
+      for verdict in answer.verdicts
+    )
+    payload = {
+      "verdicts": counts.verdicts,
+      "undetermined": counts.undetermined,
+      "votes": counts.votes,
+      "failures": counts.failures,
+    }
+    self._ledger.commit(
+      [Event(uid=f"judged/{step}", step=step, kind="judged", payload=payload)]
+    )
+    if counts.failure_rate > self._config.judge.max_failure_rate:
+      raise ServiceFailure(
+        f"{counts.failure_rate:.0%} of the judge's votes in step {step}"
+        f" failed, above judge.max_failure_rate"
+        f" {self._config.judge.max_failure_rate:.0%}; the state is saved."
+        " Check the judge and resume the run."
+      )
+    return list(graded)
+
+  async def _graded(
+    self, step: int, task: Task, rollouts: Sequence[Rollout]
+  ) -> GradedGroup:
+    answers = await asyncio.gather(
+      *(
+        self._assessor.assess_rollout(
+          task.prompt,
+          rollout,
+          task.rubric,
+          op=f"grade/{step}/{task.task_id}/{rollout.sample}",
+        )
+        for rollout in rollouts
+      )
+    )
+    return GradedGroup(
+      task=task,
+      step=step,
+      answers=score_truncated(answers, self._config.reward),
+    )
+
+  async def _report(
+    self, step: int, groups: Sequence[GradedGroup]
+  ) -> dict[str, float]:
+    recorded = next(self._store.events(uid=f"reported/{step}"), None)
+    if recorded is not None:
+      return dict(recorded.payload["metrics"])
+    return await self._reporter.report(step, groups)
+
+  async def _rewind(self, seq: int) -> None:
+    await self._supply.stop()
+    self._ledger.rewind(seq)
+
+
+async def _later(call: Any, *values: Any, **named: Any) -> Any:
+  """Runs a store reader in the loop's thread, between its commits."""
+  return call(*values, **named)

@@ -1,0 +1,369 @@
+"""What follows from a graded step: windows, cases, repairs, evolution.
+
+A report commits twice: once what the step's answers changed, once what the
+optimizers made of it.
+"""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+from varl_jax.config import Config
+from varl_jax.llm.chat import ChatError
+from varl_jax.service import step_metrics
+from varl_jax.service.assessment import mean_of, scores_of
+from varl_jax.service.evolution import Evolution, Material
+from varl_jax.service.exploits import largest_disagreements
+from varl_jax.service.ledger import Ledger
+from varl_jax.service.memo_keeping import MemoKeeper, memo_metrics
+from varl_jax.service.patching import Patching, Repair
+from varl_jax.service.pool import eviction_reason
+from varl_jax.service.referee_stats import referee_metrics
+from varl_jax.service.refereeing import Refereeing, Review
+from varl_jax.service.state import ServiceState
+from varl_jax.service.store import Event
+from varl_jax.types import ExploitCase, GradedGroup, to_json
+
+Metrics = dict[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Reporter:
+  """Draws the consequences of a step.
+
+  Attributes:
+    ledger: events and state.
+    config: the run's settings.
+    refereeing: finds cases; None where nothing is repaired in training.
+    patching: repairs them; None likewise.
+    evolution: rewrites guidance, or None.
+    memo: keeps the memo, or None.
+  """
+
+  ledger: Ledger
+  config: Config
+  refereeing: Refereeing | None
+  patching: Patching | None
+  evolution: Evolution | None
+  memo: MemoKeeper | None
+
+  @property
+  def _state(self) -> ServiceState:
+    return self.ledger.state
+
+  async def report(self, step: int, groups: Sequence[GradedGroup]) -> Metrics:
+    """Takes in a step's graded groups and returns the step's metrics."""
+    windows = self._windows(step, groups)
+    metrics: Metrics = {"pool/evicted": len(windows.payload["evicted"])}
+    metrics["pool/requeued"] = len(windows.payload["requeued"])
+    events = [windows]
+    texts = _Texts.of(self._state)
+    if self.refereeing is not None:
+      review = await self.refereeing.review(groups)
+      repairs, queued = await self._repair(review)
+      texts = texts.plus(repairs)
+      metrics |= await self._case_metrics(groups, review, repairs)
+      events += self._case_events(step, groups, review, repairs, queued)
+    metrics |= step_metrics.judge_metrics(self._state.log.judged)
+    metrics |= step_metrics.admission_metrics(self._state.log)
+    metrics |= step_metrics.wording_metrics(texts.before, texts.after)
+    self.ledger.commit(events)
+    events = [*await self._memo(step), *await self._evolve(step)]
+    metrics |= self._totals(events)
+    reported = Event(
+      uid=f"reported/{step}",
+      step=step,
+      kind="reported",
+      payload={
+        "metrics": metrics,
+        "evolved": any(event.kind == "guidance" for event in events),
+      },
+    )
+    self.ledger.commit([*events, reported])
+    return metrics
+
+  def _windows(self, step: int, groups: Sequence[GradedGroup]) -> Event:
+    """Scores for the pool's windows, and which tasks leave or return."""
+    pool, settings = self._state.pool, self.config.pool
+    evicted: dict[str, str] = {}
+    requeued = []
+    for group in groups:
+      name, scores = group.task.task_id, scores_of(group.answers)
+      if len(scores) < min(self.config.train.min_graded, len(group.answers)):
+        requeued.append(name)
+        continue
+      window = pool.window_with(name, scores, settings.window)
+      reason = eviction_reason(window, settings)
+      if reason:
+        evicted[name] = reason
+    samples = self.evolution.keep(groups, step=step) if self.evolution else []
+    return Event(
+      uid=f"windows/{step}",
+      step=step,
+      kind="windows",
+      payload={
+        "groups": [
+          {
+            "task_id": group.task.task_id,
+            "version": group.task.rubric.version,
+            "guidance": group.task.guidance_version,
+            "scores": scores_of(group.answers),
+          }
+          for group in groups
+        ],
+        "evicted": evicted,
+        "requeued": requeued,
+        "samples": samples,
+      },
+    )
+
+  async def _repair(self, review: Review) -> tuple[list[Repair], set[str]]:
+    """Repairs the cases with the largest gaps; also returns which."""
+    if self.patching is None:
+      return [], set()
+    able = [case for case in review.cases if self._current(case)]
+    chosen = largest_disagreements(able, self.config.patch.cases_per_step)
+    repairs = await asyncio.gather(
+      *(self.patching.repair(case) for case in chosen)
+    )
+    return list(repairs), {case.case_id for case in chosen}
+
+  def _current(self, case: ExploitCase) -> bool:
+    """Whether the case's rubric is still the task's and may still grow."""
+    assert self.patching is not None
+    task = self._state.pool.get(case.task.task_id) or case.task
+    same = task.rubric.version == case.task.rubric.version
+    return same and self.patching.repairable(task)
+
+  def _case_events(
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    review: Review,
+    repairs: Sequence[Repair],
+    queued: set[str],
+  ) -> list[Event]:
+    """Cases, then each repair with the cases it opened and its seal."""
+    means = {g.task.task_id: mean_of(scores_of(g.answers)) for g in groups}
+    events = [_case_event(c, c.case_id in queued) for c in review.cases]
+    for repair in repairs:
+      opened = {case.case_id for case in repair.cases}
+      patched = {patch.case_id for patch in repair.patches}
+      events += [_case_event(c, c.case_id in patched) for c in repair.cases]
+      task = None
+      for patch in repair.patches:
+        if patch.after is not None:
+          # The task as of the last accepted round; the rounds share one event
+          # batch, so no serving can come between them.
+          task = repair.task
+        events.append(
+          Event(
+            uid=f"patch/{patch.case_id}/{patch.round}",
+            step=step,
+            kind="patch",
+            payload={
+              "patch": to_json(patch),
+              "task": to_json(task) if patch.after else None,
+              "source": "re_attack" if patch.case_id in opened else "on_policy",
+              "decisions": step_metrics.rejection_counts(patch.items),
+              "group_mean": means.get(patch.task_id),
+            },
+          )
+        )
+      if repair.sealed is not None:
+        name = repair.task.task_id
+        events.append(
+          Event(
+            uid=f"sealed/{name}/{repair.sealed}",
+            step=step,
+            kind="sealed",
+            payload={"task_id": name, "version": repair.sealed},
+          )
+        )
+    return events
+
+  async def _case_metrics(
+    self,
+    groups: Sequence[GradedGroup],
+    review: Review,
+    repairs: Sequence[Repair],
+  ) -> Metrics:
+    metrics = referee_metrics(
+      review.ranked,
+      refereed=review.refereed,
+      failures=len(review.failures),
+    )
+    metrics |= step_metrics.exploit_metrics(
+      review.cases, refereed=review.refereed, queued=len(repairs)
+    )
+    by_task = {group.task.task_id: group for group in groups}
+    rescored = []
+    if self.patching is not None:
+      found = await asyncio.gather(
+        *(
+          self.patching.rescore(
+            by_task[repair.task.task_id], repair.task.rubric
+          )
+          for repair in repairs
+          if any(patch.after for patch in repair.patches)
+        )
+      )
+      rescored = [pair for pair in found if pair is not None]
+    metrics |= step_metrics.patch_metrics(
+      repairs, rescored=rescored, revisited=self._revisited(groups)
+    )
+    return metrics
+
+  def _revisited(
+    self, groups: Sequence[GradedGroup]
+  ) -> list[tuple[float, float]]:
+    """Tasks served for the first time after their first patch."""
+    first = self._state.first_patch
+    means = {g.task.task_id: mean_of(scores_of(g.answers)) for g in groups}
+    return [
+      (first[name], mean)
+      for name, mean in means.items()
+      if name in first and mean is not None
+    ]
+
+  async def _memo(self, step: int) -> list[Event]:
+    if self.memo is None:
+      return []
+    state = self._state
+    change = await self.memo.advance(
+      state.memo,
+      state.memo_probes,
+      exploits=state.exploits,
+      patches=state.patches,
+      op=f"memo/{step}",
+    )
+    if change is None:
+      return []
+    return [
+      Event(
+        uid=f"memo/{step}",
+        step=step,
+        kind="memo",
+        payload={
+          "state": to_json(change.state),
+          "decision": change.decision,
+          "failure": change.failure,
+        },
+      )
+    ]
+
+  async def _evolve(self, step: int) -> list[Event]:
+    state = self._state
+    if self.evolution is None or not self.evolution.due(state.reports + 1):
+      return []
+    current = state.guidance[-1]
+    made = await self.evolution.evolve(
+      state.samples, self._material(), op=f"evolve/{step}"
+    )
+    if isinstance(made, ChatError):
+      return []
+    return [
+      Event(
+        uid=f"guidance/{current.version + 1}",
+        step=step,
+        kind="guidance",
+        payload={
+          "version": current.version + 1,
+          "proposer": made.proposer,
+          "generator": made.generator,
+          "summary": made.summary,
+          "snapshot": made.snapshot,
+        },
+      )
+    ]
+
+  def _material(self) -> Material:
+    state = self._state
+    current = state.guidance[-1]
+    return Material(
+      tasks=tuple(state.corpus),
+      exploits=tuple(state.exploits),
+      patches=tuple(state.patches),
+      train_mean=state.train_mean(current.version),
+      proposer=current.proposer,
+      generator=current.generator,
+      history=[
+        {
+          "version": guidance.version,
+          "train_mean": state.train_mean(guidance.version),
+          "summary": guidance.summary,
+        }
+        for guidance in state.guidance
+      ],
+      hackability=self._hackability(),
+    )
+
+  def _hackability(self) -> str:
+    """What the adversary reached at admission; "" without probes."""
+    probes = [a for a in self._state.log.admissions if a["lead"] is not None]
+    if not probes:
+      return ""
+    wins = sum(a["lead"] > 0 for a in probes) / len(probes)
+    lead = sum(a["lead"] for a in probes) / len(probes)
+    return (
+      f"{len(probes)} probes of new tasks: mean lead of the exploit answer"
+      f" {lead:+.3f}, ahead of the honest answer in {wins:.0%}."
+    )
+
+  def _totals(self, events: Sequence[Event]) -> Metrics:
+    """The state at the end of the step."""
+    state = self._state
+    evolved = [e for e in events if e.kind == "guidance"]
+    metrics: Metrics = {
+      "pool/size": len(state.pool),
+      "pool/replay": len(state.pool.replay),
+      "pool/served_replay": state.log.replayed,
+      "pool/waiting": len(state.orders),
+      "guidance/version": state.guidance[-1].version + len(evolved),
+    }
+    if state.solver_mean is not None:
+      metrics["solver/mean"] = state.solver_mean
+    train_mean = state.train_mean(state.guidance[-1].version)
+    if train_mean is not None:
+      metrics["guidance/train_mean"] = train_mean
+    if self.evolution and self.evolution.due(state.reports + 1):
+      metrics["guidance/failures"] = float(not evolved)
+    if self.memo is not None:
+      metrics |= memo_metrics(state.memo, self.config.memo)
+    return metrics
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Texts:
+  """Criteria texts of repaired rubrics before and after their repair."""
+
+  before: tuple[str, ...] = ()
+  after: tuple[str, ...] = ()
+
+  @classmethod
+  def of(cls, state: ServiceState) -> "_Texts":
+    """Those of the admissions since the last report."""
+    pairs = state.log.rewritten
+    return cls(
+      before=tuple(text for before, _ in pairs for text in before),
+      after=tuple(text for _, after in pairs for text in after),
+    )
+
+  def plus(self, repairs: Sequence[Repair]) -> "_Texts":
+    """With those of accepted patches."""
+    before, after = list(self.before), list(self.after)
+    for repair in repairs:
+      done = [patch for patch in repair.patches if patch.after is not None]
+      if done:
+        before += [item.text for item in done[0].before.criteria]
+        after += [item.text for item in repair.task.rubric.criteria]
+    return _Texts(before=tuple(before), after=tuple(after))
+
+
+def _case_event(case: ExploitCase, queued: bool) -> Event:
+  return Event(
+    uid=f"case/{case.case_id}",
+    step=case.step,
+    kind="case",
+    payload={"case": to_json(case), "queued": queued},
+  )

@@ -1,0 +1,275 @@
+"""The training loop.
+
+One step, in this order (the code below follows it):
+1. tasks: the service serves a batch from its pool, repaired tasks first;
+2. rollouts: the policy answers each task n times;
+3. verdicts: the judge and the verifiers grade every answer;
+4. scores: one a rollout, or none when it could not be scored;
+5. advantages: score minus the mean of its group;
+6. update: GRPO over mini-batches of whole groups;
+7. report: exploit case -> repair -> pool, then the guidance and the memo;
+8. record: validation at its interval, metrics, checkpoint.
+
+The service is told no validation score and the learner sees no text of the
+adversary: neither has an argument for it.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from varl_jax.checkpoints import Checkpoints
+from varl_jax.config import Config
+from varl_jax.metrics import MetricsWriter, Progress
+from varl_jax.rl.advantages import group_advantages
+from varl_jax.rl.batch import Batch, pack
+from varl_jax.rl.train_step import Learner, TrainState
+from varl_jax.rollouts import Group, RolloutWorker
+from varl_jax.types import GradedGroup, Rollout, Task
+
+
+class Service(Protocol):
+  """What the trainer asks of a generation service, in thread or elsewhere."""
+
+  def poll(self, step: int, count: int) -> list[Task]: ...
+
+  def grade(
+      self, step: int, groups: list[tuple[Task, list[Rollout]]]
+  ) -> list[GradedGroup]: ...
+
+  def report(
+      self, step: int, groups: list[GradedGroup]
+  ) -> dict[str, float]: ...
+
+  def event_number(self) -> int: ...
+
+  def rewind(self, seq: int) -> None: ...
+
+
+class Validator(Protocol):
+  """Held-out tasks and how answers to them are scored."""
+
+  @property
+  def tasks(self) -> list[Task]: ...
+
+  def score(
+      self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
+  ) -> dict[str, float]: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trainer:
+  """Joins the policy's side and the service's side of the loop.
+
+  Attributes:
+    config: settings of the run.
+    service: serves, grades and repairs.
+    worker: samples answers.
+    learner: updates weights.
+    checkpoints: where the state is kept.
+    metrics: where records go.
+    progress: what people watch.
+    validator: held-out tasks, None for a run without validation.
+    interrupted: asked after every step; True stops with the state saved.
+  """
+
+  config: Config
+  service: Service
+  worker: RolloutWorker
+  learner: Learner
+  checkpoints: Checkpoints
+  metrics: MetricsWriter
+  progress: Progress
+  validator: Validator | None = None
+  interrupted: Callable[[], bool] = lambda: False
+
+  def run(self, params: Any) -> tuple[TrainState, int]:
+    """Trains from the newest checkpoint, or from `params` without one.
+
+    Returns:
+      The state and the number of steps done; fewer than configured when
+      interrupted.
+    """
+    state, done = self._resume(self.learner.init(params))
+    if done == 0:
+      self._record(0, self._validate(state, 0))
+    while done < self.config.train.steps:
+      done += 1
+      state, measured = self._step(state, done)
+      last = done == self.config.train.steps
+      if last or done % max(1, self.config.eval.interval) == 0:
+        measured |= self._validate(state, done)
+      # Recorded first: a crash in between repeats the step and its record.
+      self._record(done, measured)
+      stop = self.interrupted()
+      if last or stop or self.checkpoints.due(done):
+        self._save(done, state)
+      if stop:
+        break
+    return state, done
+
+  def _step(
+      self, state: TrainState, step: int
+  ) -> tuple[TrainState, dict[str, float]]:
+    train = self.config.train
+    clock = _Clock()
+    tasks = self.service.poll(step, train.tasks_per_step)
+    clock.lap("poll")
+    groups = self.worker.collect(
+        tasks, n=train.samples, params=state.params, step=step
+    )
+    sampled = clock.lap("rollouts")
+    graded = self.service.grade(
+        step, [(g.task, list(g.rollouts)) for g in groups]
+    )
+    clock.lap("verdicts")
+    batch, measured = self._batch(groups, graded)
+    updated: dict[str, float] = {}
+    if batch is not None:
+      state, updated = self.learner.update(state, batch)
+    trained = clock.lap("update")
+    reported = self.service.report(step, graded)
+    clock.lap("report")
+    tokens = sum(len(r.tokens) for g in groups for r in g.rollouts)
+    measured |= updated | reported | clock.times()
+    measured["rollout/tasks"] = len(groups)
+    measured["rollout/overlong"] = len(tasks) - len(groups)
+    measured["rollout/new_tokens"] = tokens
+    measured["rollout/new_tokens_per_s"] = tokens / sampled
+    if batch is not None:
+      measured["train/tokens_per_s"] = updated["train/tokens"] / trained
+    return state, measured
+
+  def _batch(
+      self, groups: Sequence[Group], graded: Sequence[GradedGroup]
+  ) -> tuple[Batch | None, dict[str, float]]:
+    """Scores -> advantages, packed with the rollouts they belong to."""
+    scores, raws, valid, ids = [], [], [], []
+    for index, group in enumerate(graded):
+      found = [a.score for a in group.answers]
+      enough = (
+          sum(score is not None for score in found)
+          >= self.config.train.min_graded
+      )
+      for answer in group.answers:
+        scores.append(np.nan if answer.score is None else answer.score)
+        raws.append(answer.raw)
+        valid.append(enough and answer.score is not None)
+        ids.append(index)
+    rollouts = [r for g in groups for r in g.rollouts]
+    measured = _score_metrics(scores, raws, ids, valid)
+    measured |= _length_metrics(rollouts)
+    if not any(valid):
+      return None, measured
+    batch = pack(
+        [g.prompt for g in groups for _ in g.rollouts],
+        rollouts,
+        advantages=group_advantages(
+            np.array(scores), np.array(ids), np.array(valid)
+        ),
+        group_ids=ids,
+        valid=valid,
+        max_prompt=self.config.model.max_prompt,
+        max_response=self.config.model.max_response,
+    )
+    return batch, measured
+
+  def _validate(self, state: TrainState, step: int) -> dict[str, float]:
+    if self.validator is None:
+      return {}
+    started = time.perf_counter()
+    tasks = self.validator.tasks
+    groups = self.worker.collect(
+        tasks, n=self.config.eval.samples, params=state.params, step=step
+    )
+    answers = {
+        g.task.task_id: [r.answer for r in g.rollouts] for g in groups
+    }
+    missing = [None] * self.config.eval.samples
+    found = self.validator.score(
+        tasks, [answers.get(t.task_id, missing) for t in tasks]
+    )
+    return found | {"time/eval": time.perf_counter() - started}
+
+  def _record(self, step: int, measured: dict[str, float]) -> None:
+    self.progress.update(self.metrics.write(step, measured))
+
+  def _save(self, step: int, state: TrainState) -> None:
+    self.checkpoints.save(
+        step,
+        state,
+        {
+            "event_number": self.service.event_number(),
+            "fingerprint": self.config.fingerprint(),
+            "seed": self.config.seed,
+        },
+    )
+
+  def _resume(self, state: TrainState) -> tuple[TrainState, int]:
+    """Goes back to the newest checkpoint, in all three places at once."""
+    step = self.checkpoints.latest()
+    if step is None:
+      self.service.rewind(0)
+      self.metrics.rewind(-1)
+      return state, 0
+    state, meta = self.checkpoints.restore(step, state)
+    self.service.rewind(meta["event_number"])
+    self.metrics.rewind(step)
+    return state, step
+
+
+class _Clock:
+  """Seconds between laps."""
+
+  def __init__(self):
+    self._started = self._last = time.perf_counter()
+    self._laps: dict[str, float] = {}
+
+  def lap(self, name: str) -> float:
+    now = time.perf_counter()
+    self._laps[f"time/{name}"] = seconds = now - self._last
+    self._last = now
+    return max(seconds, 1e-9)
+
+  def times(self) -> dict[str, float]:
+    return self._laps | {"time/step": self._last - self._started}
+
+
+def _score_metrics(
+    scores: Sequence[float],
+    raws: Sequence[float | None],
+    ids: Sequence[int],
+    valid: Sequence[bool],
+) -> dict[str, float]:
+  """Means over scorable rollouts, and how many groups teach nothing."""
+  table = np.array(scores)
+  scored = ~np.isnan(table)
+  groups = np.array(ids)
+  flat = sum(
+      np.ptp(table[(groups == i) & scored]) <= 1e-6
+      for i in set(groups[scored].tolist())
+  )
+  found = {
+      "reward/unscorable": float((~scored).sum()),
+      "reward/untrained": float(len(valid) - sum(valid)),
+      "reward/constant_groups": float(flat),
+  }
+  if scored.any():
+    kept = [raw for raw in raws if raw is not None]
+    found["reward/mean"] = float(table[scored].mean())
+    found["reward/raw"] = float(np.mean(kept))
+    found["reward/std"] = float(table[scored].std())
+  return found
+
+
+def _length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+  if not rollouts:
+    return {}
+  return {
+      "rollout/length": float(np.mean([len(r.tokens) for r in rollouts])),
+      "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
+      "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
+  }
