@@ -35,12 +35,15 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
           tasks_per_step=16,
           samples=8,
           minibatch_tasks=4,
-          learning_rate=1e-3,
+          micro_batch=4,
+          learning_rate=5e-4,
           warmup_updates=8,
       ),
       # 2,000 characters would never bind: a story has about 220.
       reward=dict(length_weight=0.05, length_center=280, length_unit=60),
-      pool=dict(capacity=64),
+      # Tasks cost nothing here, so nearly every serving is a fresh one.
+      pool=dict(capacity=1024),
+      method=dict(measure_exploits=True),
       admission=dict(barrier=True),
       evolution=dict(interval=5),
       eval=dict(interval=5, tasks=48, samples=8),

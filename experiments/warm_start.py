@@ -23,7 +23,7 @@ from varl_jax.models.loading import save_model
 from varl_jax.story import grammar
 from varl_jax.story.requests import draw_request
 
-MIXTURE = {"good": 0.13, "thin": 0.27, "list": 0.30, "ramble": 0.30}
+MIXTURE = {"good": 0.16, "thin": 0.26, "list": 0.29, "ramble": 0.29}
 SPECIALS = ("<pad>", "<bos>", "<sep>", "<eos>", "<unk>")
 TEMPLATE = (
     "<bos>{% for message in messages %}{% if message.role == 'user' %}"

@@ -10,7 +10,8 @@ import pytest
 from varl_jax import report
 from varl_jax.config import Config
 from varl_jax.metrics import MetricsWriter
-from varl_jax.report import ReportError, ServiceRecord, write_report
+from varl_jax.report import ReportError, write_report
+from varl_jax.service.evidence import CaseRecord, History
 from varl_jax.service.store import Event, Store
 from varl_jax.types import (
   Criterion,
@@ -94,6 +95,14 @@ def _patch(case, *, accepted=True):
   )
 
 
+def _record(case, *patches):
+  return CaseRecord(case=case, queued=bool(patches), patches=patches)
+
+
+def _history(*records, guidance=(), memos=()):
+  return History(cases=records, guidance=guidance, memos=memos)
+
+
 class _Page(html.parser.HTMLParser):
   """Collects tags and checks that they nest."""
 
@@ -124,13 +133,13 @@ class _Page(html.parser.HTMLParser):
     assert self.open.pop() == tag
 
 
-def _write(folder, *, steps=2, service=None, config=None):
+def _write(folder, *, steps=2, history=None, config=None):
   with MetricsWriter(folder) as writer:
     for step in range(1, steps + 1):
       writer.write(step, {"reward/mean": 0.4 + step / 100, "eval/score": 0.2})
   if config is not None:
     (folder / "config.json").write_text(json.dumps(config))
-  return write_report(folder, service=service).read_text()
+  return write_report(folder, history=history).read_text()
 
 
 def test_untrusted_text_stays_text(tmp_path):
@@ -140,14 +149,13 @@ def test_untrusted_text_stays_text(tmp_path):
     case, exploit=dataclasses.replace(case.exploit, verdicts=(evil_verdict,))
   )
   patch = dataclasses.replace(_patch(case), label=EVIL)
-  service = ServiceRecord(
-    cases=(case,),
-    patches=(patch,),
+  history = _history(
+    _record(case, patch),
     guidance=({"version": EVIL, "step": 1, EVIL: EVIL},),
     memos=({"version": 1, "step": None, "memo": EVIL},),
   )
   config = Config().to_dict() | {"name": EVIL, "description": EVIL}
-  text = _write(tmp_path, service=service, config=config)
+  text = _write(tmp_path, history=history, config=config)
   page = _Page(text)
   assert "script" not in page.tags
   assert "img" not in page.tags
@@ -156,7 +164,7 @@ def test_untrusted_text_stays_text(tmp_path):
 
 
 def test_the_page_needs_nothing_from_outside(tmp_path):
-  text = _write(tmp_path, service=ServiceRecord(), config=Config().to_dict())
+  text = _write(tmp_path, history=_history(), config=Config().to_dict())
   assert all(link.startswith("#") for link in _Page(text).links)
   assert "default-src 'none'" in text
   assert "unsafe-inline" not in text
@@ -165,8 +173,8 @@ def test_the_page_needs_nothing_from_outside(tmp_path):
 
 def test_every_link_and_label_has_its_target(tmp_path):
   case = _case()
-  service = ServiceRecord(cases=(case,), patches=(_patch(case),))
-  text = _write(tmp_path, service=service)
+  history = _history(_record(case, _patch(case)))
+  text = _write(tmp_path, history=history)
   ids = re.findall(r' id="([^"]+)"', text)
   assert len(ids) == len(set(ids))
   wanted = re.findall(r' (?:aria-labelledby="|href="#)([^"]+)"', text)
@@ -175,8 +183,8 @@ def test_every_link_and_label_has_its_target(tmp_path):
 
 def test_a_case_reads_from_task_to_repaired_rubric(tmp_path):
   case = _case()
-  service = ServiceRecord(cases=(case,), patches=(_patch(case),))
-  text = _write(tmp_path, service=service)
+  history = _history(_record(case, _patch(case)))
+  text = _write(tmp_path, history=history)
   order = [
     "Write a story.",
     "a thin list",
@@ -195,10 +203,8 @@ def test_a_case_reads_from_task_to_repaired_rubric(tmp_path):
 
 def test_a_rejected_criterion_is_shown_as_rejected(tmp_path):
   case = _case()
-  service = ServiceRecord(
-    cases=(case,), patches=(_patch(case, accepted=False),)
-  )
-  text = _write(tmp_path, service=service)
+  history = _history(_record(case, _patch(case, accepted=False)))
+  text = _write(tmp_path, history=history)
   assert '<tr class="added">' not in text
   assert "No proposed criterion was accepted." in text
   assert "not separating" in text
@@ -208,9 +214,7 @@ def test_an_answer_without_verdicts_or_text_is_shown(tmp_path):
   missing = GradedAnswer(
     sample=0, answer=None, verdicts=(), score=None, raw=None, truncated=True
   )
-  text = _write(
-    tmp_path, service=ServiceRecord(cases=(_case(exploit=missing),))
-  )
+  text = _write(tmp_path, history=_history(_record(_case(exploit=missing))))
   assert "(no final answer)" in text
   assert "no score" in text
   assert "not judged" in text
@@ -238,22 +242,19 @@ def test_absent_keys_leave_their_charts_out(tmp_path):
 
 def test_cases_are_repaired_ones_first_each_task_once_over_the_run():
   cases = [_case(i, step=i, gap=0.2 + (i % 3) / 10) for i in range(12)]
-  again = _case(99, step=4, gap=0.9, task=cases[4].task)
+  again = _case(99, step=4, gap=0.1, task=cases[4].task)
   plain = _case(50, step=50, gap=5.0)
-  service = ServiceRecord(
-    cases=(*cases, again, plain),
-    patches=tuple(_patch(c) for c in (*cases, again)),
-  )
-  picked = report.pick_cases(service)
+  records = [_record(c, _patch(c)) for c in (*cases, again)]
+  records.append(_record(plain))
+  picked = [record.case for record in report.pick_cases(records)]
   assert len(picked) == 5
   assert [c.step for c in picked] == sorted(c.step for c in picked)
   assert len({c.task.task_id for c in picked}) == 5
   assert plain not in picked
-  assert again in picked
+  assert again not in picked
   assert picked[0].step < 4
   assert picked[-1].step > 8
-  few = ServiceRecord(cases=(plain,))
-  assert report.pick_cases(few) == [plain]
+  assert report.pick_cases(records[-1:]) == records[-1:]
 
 
 def test_the_store_of_a_run_is_read_while_it_is_open(tmp_path):
@@ -276,7 +277,7 @@ def test_the_store_of_a_run_is_read_while_it_is_open(tmp_path):
     ]
   )
   found = report.read_service(tmp_path / "service.sqlite")
-  assert found == ServiceRecord(cases=(case,), patches=(_patch(case),))
+  assert found == _history(_record(case, _patch(case)))
   assert "Names the lantern" in write_report(tmp_path).read_text()
   store.close()
 

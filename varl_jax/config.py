@@ -141,13 +141,18 @@ class MemoConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MethodConfig:
-  """Which method of `methods.METHODS` runs; its parts may be switched off."""
+  """Which method of `methods.METHODS` runs; its parts may be switched off.
+
+  `measure_exploits` has the referee look for exploit cases where nothing
+  repairs them, for comparison alone: no role is told of what it finds.
+  """
 
   name: str = "rri"
   evolve_guidance: bool = True
   admission_repair: bool = True
   training_patches: bool = True
   memo: bool = True
+  measure_exploits: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,16 +9,17 @@ and escapes every text: answers, rubrics and prompts are untrusted.
 
 import argparse
 import base64
-import dataclasses
+import contextlib
 import hashlib
 import importlib.resources
 import itertools
 import json
 import os
 import pathlib
+import sqlite3
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jinja2
@@ -27,8 +28,10 @@ from markupsafe import Markup
 from varl_jax import charts
 from varl_jax import metrics as run_metrics
 from varl_jax.charts import Series
-from varl_jax.service import store as run_store
-from varl_jax.types import ExploitCase, Patch, PatchItem, Verdict, from_json
+from varl_jax.service import evidence
+from varl_jax.service.evidence import CaseRecord, History
+from varl_jax.service.store import Store, StoreError
+from varl_jax.types import PatchItem, Verdict
 
 FILE_NAME: Final = "report.html"
 SHOWN_CASES: Final = 5
@@ -38,32 +41,14 @@ class ReportError(Exception):
   """A run's folder cannot be reported on; one clear sentence."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServiceRecord:
-  """What the generation service kept of a run.
-
-  Attributes:
-    cases: every exploit case, in order of steps.
-    patches: every repair round, in order of steps.
-    guidance: versions of the guidance, each a mapping with `version`, `step`
-      and any texts and numbers worth showing.
-    memos: versions of the memo, likewise.
-  """
-
-  cases: tuple[ExploitCase, ...] = ()
-  patches: tuple[Patch, ...] = ()
-  guidance: tuple[Mapping[str, Any], ...] = ()
-  memos: tuple[Mapping[str, Any], ...] = ()
-
-
 def write_report(
-  workdir: str | os.PathLike[str], *, service: ServiceRecord | None = None
+  workdir: str | os.PathLike[str], *, history: History | None = None
 ) -> pathlib.Path:
   """Writes `report.html` into a run's folder.
 
   Args:
     workdir: the folder; any of its files may still be missing.
-    service: what to show of the service, by default what its store holds.
+    history: what to show of the service, by default what its store holds.
 
   Returns:
     The page's path.
@@ -78,12 +63,12 @@ def write_report(
     records = run_metrics.read_metrics(folder)
   except run_metrics.MetricsError as error:
     raise ReportError(str(error)) from error
-  if service is None:
-    service = read_service(folder / "service.sqlite")
+  if history is None:
+    history = read_service(folder / "service.sqlite")
   page = render_report(
     config=_read_config(folder / "config.json"),
     records=records,
-    service=service,
+    history=history,
   )
   path = folder / FILE_NAME
   draft = path.with_name(FILE_NAME + ".draft")
@@ -92,38 +77,18 @@ def write_report(
   return path
 
 
-def read_service(path: str | os.PathLike[str]) -> ServiceRecord:
+def read_service(path: str | os.PathLike[str]) -> History:
   """What a store holds for the report; nothing when there is no store.
 
   Raises:
     ReportError: the store is damaged.
   """
   if not pathlib.Path(path).is_file():
-    return ServiceRecord()
+    return History(cases=(), guidance=(), memos=())
   try:
-    store = run_store.Store(path, read_only=True)
-    try:
-      bodies = {
-        table: [
-          json.loads(row[0])
-          for row in store.rows(f"SELECT body FROM {table} ORDER BY {key}")
-        ]
-        for table, key in (
-          ("cases", "step, rowid"),
-          ("patches", "step, case_id, round"),
-          ("guidance", "version"),
-          ("memos", "version"),
-        )
-      }
-    finally:
-      store.close()
-    return ServiceRecord(
-      cases=_parse(ExploitCase, (b["case"] for b in bodies["cases"])),
-      patches=_parse(Patch, (b["patch"] for b in bodies["patches"])),
-      guidance=tuple(bodies["guidance"]),
-      memos=tuple(bodies["memos"]),
-    )
-  except (run_store.StoreError, ValueError, KeyError) as error:
+    with contextlib.closing(Store(path, read_only=True)) as store:
+      return evidence.read_history(store)
+  except (StoreError, sqlite3.Error, ValueError, KeyError) as error:
     raise ReportError(f"{path} cannot be reported on ({error}).") from error
 
 
@@ -131,7 +96,7 @@ def render_report(
   *,
   config: Mapping[str, Any],
   records: Sequence[Mapping[str, Any]],
-  service: ServiceRecord,
+  history: History,
 ) -> str:
   """The page's HTML; a pure function of its arguments."""
   files = importlib.resources.files("varl_jax")
@@ -149,7 +114,6 @@ def render_report(
   template = environment.from_string(
     (files / "report.html.jinja").read_text(encoding="utf-8")
   )
-  picked = pick_cases(service)
   return template.render(
     style=Markup(style),
     style_digest=digest,
@@ -160,58 +124,61 @@ def render_report(
     steps=records[-1]["step"] if records else 0,
     tiles=_tiles(records),
     figures=_figures(records),
-    cases=[_case_view(case, service.patches) for case in picked],
-    case_total=len(service.cases),
-    judges=_judges(service.cases),
+    cases=[_case_view(record) for record in pick_cases(history.cases)],
+    case_total=len(history.cases),
+    judges=_judges(history.cases),
     health=_health(records),
     timelines=(
-      ("Guidance", [_version(entry) for entry in service.guidance]),
-      ("Memo", [_version(entry) for entry in service.memos]),
+      ("Guidance", [_version(entry) for entry in history.guidance]),
+      ("Memo", [_version(entry) for entry in history.memos]),
     ),
     settings=_flatten(config),
   )
 
 
 def pick_cases(
-  service: ServiceRecord, *, limit: int = SHOWN_CASES
-) -> list[ExploitCase]:
+  records: Sequence[CaseRecord], *, limit: int = SHOWN_CASES
+) -> list[CaseRecord]:
   """Cases worth reading, in order of steps.
 
   Repaired ones first, those that the solver found before the adversary's, each
   task once, spread evenly over the run.
   """
-  repaired = {p.case_id for p in service.patches if p.after is not None}
 
-  def tier(case: ExploitCase) -> int:
-    if case.case_id not in repaired:
+  def tier(record: CaseRecord) -> int:
+    if not record.repaired:
       return 2
-    return 0 if case.source == "on_policy" else 1
+    return 0 if record.case.source == "on_policy" else 1
 
-  order = sorted(service.cases, key=lambda c: (tier(c), -c.gap, c.case_id))
-  by_task: dict[str, ExploitCase] = {}
-  for case in order:
-    by_task.setdefault(case.task.task_id, case)
-  picked: list[ExploitCase] = []
+  order = sorted(records, key=lambda r: (tier(r), -r.case.gap, r.case.case_id))
+  by_task: dict[str, CaseRecord] = {}
+  for record in order:
+    by_task.setdefault(record.case.task.task_id, record)
+  picked: list[CaseRecord] = []
   for level in range(3):
-    among = [case for case in by_task.values() if tier(case) == level]
+    among = [record for record in by_task.values() if tier(record) == level]
     picked += _spread(among, limit - len(picked))
-  return sorted(picked, key=lambda case: (case.step, case.case_id))
+  return sorted(picked, key=_when)
 
 
-def _spread(cases: Sequence[ExploitCase], count: int) -> list[ExploitCase]:
-  """The widest gap of each of `count` equal stretches of steps."""
-  if len(cases) <= count:
-    return list(cases)
-  by_step = sorted(cases, key=lambda case: (case.step, case.case_id))
+def _when(record: CaseRecord) -> tuple[int, str]:
+  return record.case.step, record.case.case_id
+
+
+def _spread(records: Sequence[CaseRecord], count: int) -> list[CaseRecord]:
+  """The case of median gap from each of `count` equal stretches of steps.
+
+  The widest gaps would be the referee's errors more often than not.
+  """
+  if len(records) <= count:
+    return list(records)
+  by_step = sorted(records, key=_when)
   bounds = [round(i * len(by_step) / max(count, 1)) for i in range(count + 1)]
-  return [
-    max(by_step[a:b], key=lambda case: case.gap)
-    for a, b in itertools.pairwise(bounds)
-  ]
-
-
-def _parse(kind: Any, bodies: Iterable[Any]) -> tuple[Any, ...]:
-  return tuple(from_json(kind, body) for body in bodies)
+  picked = []
+  for start, end in itertools.pairwise(bounds):
+    stretch = sorted(by_step[start:end], key=lambda record: record.case.gap)
+    picked.append(stretch[len(stretch) // 2])
+  return picked
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:
@@ -402,17 +369,16 @@ def _table_rows(series: Sequence[Series]) -> list[list[str]]:
   ]
 
 
-def _case_view(case: ExploitCase, patches: Sequence[Patch]) -> dict[str, Any]:
-  rounds = [p for p in patches if p.case_id == case.case_id]
-  accepted = [p for p in rounds if p.after is not None]
-  repair = accepted[0] if accepted else (rounds[0] if rounds else None)
+def _case_view(record: CaseRecord) -> dict[str, Any]:
+  case = record.case
+  accepted = [patch for patch in record.patches if patch.after is not None]
+  repair = next(iter((*accepted, *record.patches)), None)
   items = repair.items if repair else ()
   return {
     "case": case,
     "gap": case.gap,
     "repair": repair,
     "gap_after": repair.gap_after if repair else None,
-    "later_rounds": len(accepted) - 1,
     "found_by": (
       "the blind referee"
       if case.source == "on_policy"
@@ -453,11 +419,12 @@ def _mark(verdict: Verdict | None) -> dict[str, str]:
   return {"word": word, "kind": word.replace(" ", "-"), "why": why}
 
 
-def _judges(cases: Sequence[ExploitCase]) -> list[tuple[str, int]]:
+def _judges(records: Sequence[CaseRecord]) -> list[tuple[str, int]]:
   """Who decided the verdicts of the kept cases, and how many each."""
   counts: dict[str, int] = {}
-  for case in cases:
-    for verdict in (*case.exploit.verdicts, *case.honest.verdicts):
+  for record in records:
+    pair = record.case.exploit, record.case.honest
+    for verdict in (*pair[0].verdicts, *pair[1].verdicts):
       counts[verdict.judge] = counts.get(verdict.judge, 0) + 1
   return sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
 
@@ -488,24 +455,22 @@ def _health(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _version(entry: Mapping[str, Any]) -> dict[str, Any]:
-  """A version of the guidance or the memo: its texts, its small numbers."""
-  texts = [
-    (name.replace("_", " "), value)
-    for name, value in entry.items()
-    if isinstance(value, str) and value.strip()
-  ]
-  numbers = [
-    (name.replace("_", " "), charts.number(value))
-    for name, value in entry.items()
-    if isinstance(value, (int, float))
-    and not isinstance(value, bool)
-    and name not in ("version", "step")
-  ]
+  """A version of the guidance or the memo: its texts, its words and numbers."""
+  texts, facts = [], []
+  for name, value in entry.items():
+    label = name.replace("_", " ")
+    if isinstance(value, str):
+      if " " in value.strip():
+        texts.append((label, value))
+      elif value:
+        facts.append((label, value.replace("_", " ")))
+    elif isinstance(value, (int, float)) and name not in ("version", "step"):
+      facts.append((label, charts.number(value)))
   return {
     "version": entry.get("version", "?"),
     "step": entry.get("step"),
     "texts": texts,
-    "numbers": numbers,
+    "facts": facts,
   }
 
 

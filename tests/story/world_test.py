@@ -93,6 +93,7 @@ def test_policy_vocabulary_covers_requests_and_stories():
     [
         ("mentions(rope)", GOOD, "mia sat ."),
         ("uses(mia, rope)", THIN, LIST),
+        ("fetched(rope)", "tom saw a long cord on the wall .", THIN),
         ("put_to_work(rope, bell)", GOOD, THIN),
         ("before(bell, rope)", GOOD, THIN),
         ("speaks()", GOOD, THIN),
@@ -107,6 +108,17 @@ def test_policy_vocabulary_covers_requests_and_stories():
 def test_verifiers(check, yes, no):
   assert world.CHECKS.run(check, yes)
   assert not world.CHECKS.run(check, no)
+
+
+def test_checks_read_ordinary_spelling():
+  written = (
+      'Mia and Tom came to the barn. "We can do this now," said Tom! He tied'
+      " the rope to the bell; at last it rang."
+  )
+  assert words.plain(GOOD) == GOOD
+  assert world.CHECKS.run("put_to_work(rope, bell)", written)
+  assert world.CHECKS.run("speaks()", written)
+  assert expert.expert_checks(REQUEST, written)["scene_set"]
 
 
 def test_verifier_refuses_a_thing_it_does_not_know():
@@ -182,18 +194,21 @@ def test_only_validation_imports_the_expert():
 
 
 def test_overlapping_checks_are_those_measured():
-  drawn = story_overlap.draw(2000, seed=0)
   measured = {
       name
-      for name, row in story_overlap.correlations(drawn).items()
-      if max(map(abs, row.values())) > story_overlap.OVERLAP
+      for name, phi in story_overlap.overlapping(4000, seed=0).items()
+      if story_overlap.overlaps(phi)
   }
   assert measured == validation.OVERLAPPING
 
 
 def test_referee_is_good_and_not_perfect():
   drawn = story_overlap.draw(1000, seed=0)
-  assert 0.65 <= story_overlap.referee_agreement(drawn) <= 0.91
+  for pairs in (
+      story_overlap.random_pairs(drawn, seed=1),
+      story_overlap.policy_pairs(32, seed=1),
+  ):
+    assert 0.65 <= story_overlap.referee_agreement(pairs) <= 0.91
 
 
 def test_kinds_are_ranked_as_the_world_intends():

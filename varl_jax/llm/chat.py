@@ -62,7 +62,10 @@ class ChatError(Exception):
 class ChatModel(Protocol):
   """Anything that answers a `ChatRequest`; `name` stands on every verdict."""
 
-  name: str
+  @property
+  def name(self) -> str:
+    """The model's name; never empty."""
+    ...
 
   async def complete(self, request: ChatRequest) -> ChatReply:
     """Answers, or raises `ChatError`."""

@@ -104,13 +104,15 @@ def _assemble(
 
   The memo is measured by the probes of admission, so it needs that part.
   """
+  measure = workshop.config.method.measure_exploits
+  look = on.training_patches or measure
   return GenerationService(
     workshop.config,
     store=store,
     writer=workshop.writer(),
     assessor=workshop.assessor(),
     admitter=workshop.admitter() if on.admission_repair else None,
-    refereeing=workshop.refereeing() if on.training_patches else None,
+    refereeing=workshop.refereeing() if look else None,
     patching=workshop.patching() if on.training_patches else None,
     evolution=workshop.evolution() if on.evolve_guidance else None,
     memo=workshop.memo_keeper() if on.memo and on.admission_repair else None,

@@ -60,7 +60,7 @@ def save_folder(
   tokenizer: Tokenizer | None = None,
 ) -> None:
   """Writes a folder: config, fp32 weights and, if given, the tokenizer."""
-  from safetensors.numpy import save_file
+  import safetensors.numpy
 
   folder.mkdir(parents=True, exist_ok=True)
   tree = jax.device_get(params)["params"]
@@ -73,9 +73,9 @@ def save_folder(
     tokenizer.save(folder)
     settings["eos_token_id"] = sorted(tokenizer.stop_ids)
     settings["pad_token_id"] = tokenizer.pad_id
-  save_file(
-    tensors, str(folder / "model.safetensors"), metadata={"format": "pt"}
-  )
+  # Written as bytes: save_file leaves a file only its owner can read.
+  whole = safetensors.numpy.save(tensors, metadata={"format": "pt"})
+  (folder / "model.safetensors").write_bytes(whole)
   text = json.dumps(settings, indent=2) + "\n"
   (folder / "config.json").write_text(text, encoding="utf-8")
 

@@ -7,7 +7,7 @@ whatever the hidden states' type is.
 
 import functools
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
@@ -82,9 +82,8 @@ def token_logprobs(
   if padding:
     hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
     targets = jnp.pad(targets, ((0, 0), (0, padding)))
-  found, entropy = _chunked(
-    hidden, head, targets, forbidden, temperature, chunk
-  )
+  made: Any = _chunked(hidden, head, targets, forbidden, temperature, chunk)
+  found, entropy = made
   return found[:, :length], entropy[:, :length]
 
 
@@ -128,7 +127,7 @@ def _forward(hidden, head, targets, forbidden, temperature, chunk):
     return _of_chunk(make(piece[0], head, forbidden), piece[1])
 
   pieces = (_split(hidden, chunk), _split(targets, chunk))
-  found, entropy, norm = map(_join, _map(step, pieces))
+  found, entropy, norm = map(_join, jax.lax.map(step, pieces))
   return (found, entropy), (hidden, head, targets, forbidden, norm, None)
 
 

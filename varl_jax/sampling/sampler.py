@@ -267,8 +267,8 @@ def _draw(
   def advance(loop: _Loop) -> _Loop:
     position = loop.cache.step
     token, logprob = pick(loop.hidden, position)
-    # The very last token is run through the model for nothing: one sampling
-    # step in the program, not two, halves the time to compile it.
+    # An answer's last token is run through the model for nothing; in return
+    # the program holds one sampling step, not two.
     hidden, cache = model.decode(params, token, loop.cache)
     return _Loop(
       cache=cache,

@@ -34,7 +34,8 @@ class Reporter:
   Attributes:
     ledger: events and state.
     config: the run's settings.
-    refereeing: finds cases; None where nothing is repaired in training.
+    refereeing: finds cases; None where they are neither repaired nor
+      measured.
     patching: repairs them; None likewise.
     evolution: rewrites guidance, or None.
     memo: keeps the memo, or None.
@@ -280,9 +281,11 @@ class Reporter:
   def _material(self) -> Material:
     state = self._state
     current = state.guidance[-1]
+    # Cases that are only measured are no evidence for anyone.
+    repairs = self.patching is not None
     return Material(
       tasks=tuple(state.corpus),
-      exploits=tuple(state.exploits),
+      exploits=tuple(state.exploits) if repairs else (),
       patches=tuple(state.patches),
       train_mean=state.train_mean(current.version),
       proposer=current.proposer,

@@ -18,7 +18,7 @@ from varl_jax.story.requests import StoryRequest
 
 def mentions(answer: str, word: str) -> bool:
   """The word stands anywhere in the answer."""
-  return word in answer.split()
+  return word in words.plain(answer).split()
 
 
 def _in_order(sentence: list[str], *wanted: str | frozenset[str]) -> bool:
@@ -41,11 +41,25 @@ def uses(answer: str, person: str, thing: str) -> bool:
   )
 
 
-def put_to_work(answer: str, thing: str, noun: str) -> bool:
-  """One sentence has the thing's own verb, then the thing, then the noun."""
+def fetched(answer: str, thing: str) -> bool:
+  """The thing, under any name, is found, seen or brought."""
+  known = _known(thing)
+  return any(
+      _in_order(sentence, frozenset(("found", "saw", "brought")), last)
+      for sentence in words.sentences(answer)
+      for last in (thing, known.other.split()[-1])
+  )
+
+
+def _known(thing: str) -> words.Thing:
   if thing not in words.OBJECTS:
     raise CheckError(f"No thing of the story world is called {thing!r}.")
-  verb = words.OBJECTS[thing].verb
+  return words.OBJECTS[thing]
+
+
+def put_to_work(answer: str, thing: str, noun: str) -> bool:
+  """One sentence has the thing's own verb, then the thing, then the noun."""
+  verb = _known(thing).verb
   return any(
       _in_order(sentence, verb, thing, noun)
       for sentence in words.sentences(answer)
@@ -90,7 +104,7 @@ def acts_apart(answer: str, one: str, two: str) -> bool:
 
 def time_steps(answer: str) -> bool:
   """At least two different time words lead on."""
-  padded = f" {answer} "
+  padded = f" {words.plain(answer)} "
   return sum(f" {word} " in padded for word in words.TIME_WORDS) >= 2
 
 
@@ -102,7 +116,7 @@ def repeats(answer: str) -> bool:
 
 def outsider(answer: str, one: str, two: str) -> bool:
   """A name other than the two is used."""
-  return bool((set(answer.split()) & set(words.PEOPLE)) - {one, two})
+  return bool((set(words.plain(answer).split()) & set(words.PEOPLE)) - {one, two})
 
 
 def verbless(answer: str) -> bool:
@@ -115,7 +129,7 @@ def verbless(answer: str) -> bool:
 
 def stuffed(answer: str) -> bool:
   """A name or a thing stands four times or more."""
-  counts = Counter(answer.split())
+  counts = Counter(words.plain(answer).split())
   nouns = (*words.PEOPLE, *words.OBJECTS, *words.TROUBLES, *words.PLACES)
   return any(counts[noun] >= 4 for noun in nouns)
 
@@ -123,6 +137,7 @@ def stuffed(answer: str) -> bool:
 REGISTRY: Final[Mapping[str, Callable[..., bool]]] = {
     "mentions": mentions,
     "uses": uses,
+    "fetched": fetched,
     "put_to_work": put_to_work,
     "before": before,
     "speaks": speaks,
@@ -138,6 +153,7 @@ REGISTRY: Final[Mapping[str, Callable[..., bool]]] = {
 VERIFIERS: Final = """\
 mentions(word): the word stands in the story
 uses(person, thing): one sentence has the person do something with the thing
+fetched(thing): the thing is found, seen or brought
 put_to_work(thing, noun): the thing is applied to the noun in one sentence
 before(early, late): one word comes up a sentence earlier than another
 speaks(): somebody says something
@@ -196,6 +212,11 @@ def items(request: StoryRequest) -> dict[str, list[Item]]:
               f"uses({person}, {thing})",
           )
           for person in (a, b)
+      ),
+      make(
+          "fetched",
+          f"Somebody finds, sees or brings the {thing}, whatever it is called.",
+          f"fetched({thing})",
       ),
       make(
           "put_to_work",
@@ -288,7 +309,7 @@ def loose_met(text: str, answer: str, *, strict: bool) -> bool | None:
     if match := pattern.match(text):
       word = match["word"]
       if not strict:
-        return word in answer.split()
+        return word in words.plain(answer).split()
       return any(
           word in sentence and len(sentence) >= 3
           for sentence in words.sentences(answer)

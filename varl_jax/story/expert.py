@@ -50,7 +50,7 @@ def length_as_asked(request: StoryRequest, answer: str) -> bool:
 
 
 def scene_set(request: StoryRequest, answer: str) -> bool:
-  """The first sentence puts a person at the place, named or described."""
+  """The first sentence brings a person to the place, named or described."""
   lines = _lines(answer)
   if not lines:
     return False
@@ -59,7 +59,7 @@ def scene_set(request: StoryRequest, answer: str) -> bool:
   return (
       any(_has(lines[0], p) for p in place)
       and any(_has(lines[0], p) for p in person)
-      and any(_has(lines[0], w) for w in ("at", "to", "by"))
+      and any(_has(lines[0], w) for w in ("came", "met", "walked", "sat"))
   )
 
 
@@ -136,7 +136,8 @@ CHECKS: Final[Mapping[str, Callable[[StoryRequest, str], bool]]] = {
 
 def expert_checks(request: StoryRequest, answer: str) -> dict[str, bool]:
   """Every hidden check on one answer, by name."""
-  return {name: check(request, answer) for name, check in CHECKS.items()}
+  text = words.plain(answer)
+  return {name: check(request, text) for name, check in CHECKS.items()}
 
 
 def expert_score(met: Mapping[str, bool]) -> float:

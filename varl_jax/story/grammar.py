@@ -26,11 +26,11 @@ BEATS: Final = {
     "trouble": (
         "something there {broken} .",
         "the {noun} {broken} .",
-        "soon they saw that the {noun} {broken} .",
+        "soon {a} saw that the {noun} {broken} .",
         "they saw that the {noun} was {state} .",
     ),
     "setback": (
-        "{he_a} pulled hard but nothing moved .",
+        "{a} pulled hard but nothing moved .",
         "{a} tried once but nothing changed .",
         "they waited a long time but no help came .",
     ),
@@ -46,8 +46,8 @@ BEATS: Final = {
     "use": (
         "{he_b} {verb} the {thing} {preposition} the {noun} .",
         "{b} {verb} the {thing} {preposition} the {noun} .",
-        "{he_a} {verb} the {thing_other} {preposition} it .",
-        "with care {a} {verb} the {thing} {preposition} it .",
+        "{b} {verb} the {thing_other} {preposition} it .",
+        "with care {b} {verb} the {thing} {preposition} the {noun} .",
     ),
     "mending": (
         "at last the {noun} {fixed} .",
@@ -60,6 +60,8 @@ BEATS: Final = {
         "that night they {feeling} .",
     ),
 }
+
+OPTIONAL: Final = ("setback", "find", "talk")
 
 THIN: Final = (
     (
@@ -80,7 +82,7 @@ THIN: Final = (
     ),
     (
         "it was {mood} .",
-        "soon all was well .",
+        "all was well .",
         "at last it was the end .",
     ),
 )
@@ -140,14 +142,10 @@ def fill(template: str, request: StoryRequest, rng: random.Random) -> str:
 
 
 def _beats(request: StoryRequest, rng: random.Random) -> list[str]:
-  beats = list(BEATS)
-  beats.remove(rng.choice(("talk", "find")) if rng.random() < 0.7 else "setback")
-  if request.sentences < 7:
-    optional = [b for b in ("setback", "talk", "find") if b in beats]
-    beats.remove(rng.choice(optional))
-  if request.sentences < 6:
-    optional = [b for b in ("setback", "talk", "find") if b in beats]
-    beats.remove(rng.choice(optional))
+  """The beats of one story: about as many as asked, now and then one short."""
+  kept = {5: 1, 6: rng.choice((1, 2)), 7: 2}[request.sentences]
+  chosen = rng.sample(OPTIONAL, kept)
+  beats = [b for b in BEATS if b not in OPTIONAL or b in chosen]
   if rng.random() < 0.25:
     beats.remove(rng.choice(beats))
   return beats

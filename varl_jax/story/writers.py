@@ -34,6 +34,7 @@ UNTUNED_NEGATIVE: Final = ("poem", "machine")
 LESSONS: Final = {
     "uses": "Ask for a person doing something with the thing.",
     "before": "Ask that the trouble is told before the thing comes up.",
+    "fetched": "Ask that somebody finds or brings the thing.",
     "put_to_work": "Ask that the thing is put to work on what is in trouble.",
     "speaks": "Ask for somebody who speaks aloud.",
     "acts_apart": "Ask that both people act, each in their own sentence.",
@@ -44,7 +45,10 @@ LESSONS: Final = {
     "stuffed": "Fine a name or thing that is said over and over.",
 }
 _NEGATIVE: Final = frozenset(("repeats", "outsider", "verbless", "stuffed"))
-_SPECIFIC: Final = tuple(kind for kind in LESSONS if kind not in _NEGATIVE)
+# What a repair swaps in: all that is taught but the loosest of them.
+_SPECIFIC: Final = tuple(
+    kind for kind in LESSONS if kind not in _NEGATIVE and kind != "uses"
+)
 
 
 def propose(reading: Reading) -> str:
@@ -179,6 +183,9 @@ def _cheapest(
   if name == "uses":
     done = f"{args[0]} used the {args[1]} ."
     return done if rng.random() < 0.6 else say(f"{args[0]} and {args[1]}")
+  if name == "fetched":
+    done = f"somebody saw the {args[0]} ."
+    return done if rng.random() < 0.4 else say(args[0])
   if name == "put_to_work":
     done = f"{thing.verb} the {args[0]} {thing.preposition} the {args[1]} ."
     return done if rng.random() < 0.35 else say(f"{args[0]} and {args[1]}")
@@ -270,6 +277,7 @@ def _counted(text: str, name: str) -> int:
 _SIGNS: Final = {
     "uses": "does something with the",
     "before": "is told a sentence before the",
+    "fetched": "Somebody finds, sees or brings",
     "put_to_work": "is put to work on the",
     "speaks": "Somebody says something aloud",
     "acts_apart": "each do something in a sentence",
@@ -329,5 +337,6 @@ def remember(reading: Reading) -> str:
   new = [kind for kind, _ in held.most_common() if kind not in taught]
   if not taught and not new:
     new = ["put_to_work", "verbless"]
+  reading.rng.shuffle(new)
   kinds = (taught + new[:2])[-6:]
   return json.dumps({"memo": " ".join(LESSONS[kind] for kind in kinds)})
