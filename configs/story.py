@@ -36,11 +36,11 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
           samples=8,
           minibatch_tasks=4,
           micro_batch=4,
-          learning_rate=5e-4,
+          learning_rate=3e-4,
           warmup_updates=8,
       ),
       # 2,000 characters would never bind: a story has about 220.
-      reward=dict(length_weight=0.05, length_center=280, length_unit=60),
+      reward=dict(length_weight=0.1, length_center=230, length_unit=60),
       # Tasks cost nothing here, so nearly every serving is a fresh one.
       pool=dict(capacity=1024),
       method=dict(measure_exploits=True),

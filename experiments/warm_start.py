@@ -32,7 +32,7 @@ TEMPLATE = (
 ROWS, LENGTH = 64, 104
 
 _OUT = flags.DEFINE_string("out", "varl_jax/story/policy", "Folder to write.")
-_STEPS = flags.DEFINE_integer("steps", 3000, "Optimizer updates.")
+_STEPS = flags.DEFINE_integer("steps", 900, "Optimizer updates.")
 _SEED = flags.DEFINE_integer("seed", 1, "Seed of data and weights.")
 
 

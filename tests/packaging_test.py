@@ -150,6 +150,19 @@ def test_modules_that_need_no_weights_import_without_extras():
   assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("module", ["varl_jax.main", "varl_jax.report"])
+def test_commands_explain_themselves(module):
+  done = subprocess.run(
+    [sys.executable, "-m", module, "--help"],
+    cwd=ROOT,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert module.rpartition(".")[2] in done.stdout + done.stderr
+  assert "Traceback" not in done.stderr
+
+
 def test_the_installed_package_is_this_one():
   try:
     found = importlib.metadata.version("varl_jax")

@@ -11,6 +11,7 @@ from varl_jax import report
 from varl_jax.config import Config
 from varl_jax.metrics import MetricsWriter
 from varl_jax.report import ReportError, write_report
+from varl_jax.report_page import pick_cases
 from varl_jax.service.evidence import CaseRecord, History
 from varl_jax.service.store import Event, Store
 from varl_jax.types import (
@@ -246,7 +247,7 @@ def test_cases_are_repaired_ones_first_each_task_once_over_the_run():
   plain = _case(50, step=50, gap=5.0)
   records = [_record(c, _patch(c)) for c in (*cases, again)]
   records.append(_record(plain))
-  picked = [record.case for record in report.pick_cases(records)]
+  picked = [record.case for record in pick_cases(records)]
   assert len(picked) == 5
   assert [c.step for c in picked] == sorted(c.step for c in picked)
   assert len({c.task.task_id for c in picked}) == 5
@@ -254,7 +255,7 @@ def test_cases_are_repaired_ones_first_each_task_once_over_the_run():
   assert again not in picked
   assert picked[0].step < 4
   assert picked[-1].step > 8
-  assert report.pick_cases(records[-1:]) == records[-1:]
+  assert pick_cases(records[-1:]) == records[-1:]
 
 
 def test_the_store_of_a_run_is_read_while_it_is_open(tmp_path):

@@ -267,10 +267,6 @@ class Progress:
     else:
       self._console.print(self._line(record), soft_wrap=True)
 
-  def say(self, text: str) -> None:
-    """Prints a sentence that stays, above the panel."""
-    self._console.print(text, soft_wrap=True, markup=False)
-
   def _remaining(self) -> str:
     done = self._record["step"] - self._start
     if done < 1:
