@@ -21,33 +21,33 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
   """The settings of one variant."""
   if variant not in (*METHODS, "smollm2"):
     raise ValueError(
-        f"configs/story.py has no variant {variant!r}; choose"
-        f" {', '.join((*METHODS, 'smollm2'))}."
+      f"configs/story.py has no variant {variant!r}; choose"
+      f" {', '.join((*METHODS, 'smollm2'))}."
     )
   config = ml_collections.ConfigDict(Config().to_dict())
   config.name = "story" if variant == "rri" else f"story_{variant}"
   config.domain = "story"
   config.method.name = variant if variant in METHODS else "rri"
   config.update(
-      model=dict(path="story", max_prompt=48, max_response=64),
-      train=dict(
-          steps=40,
-          tasks_per_step=16,
-          samples=8,
-          minibatch_tasks=4,
-          micro_batch=4,
-          learning_rate=3e-4,
-          warmup_updates=8,
-      ),
-      # 2,000 characters would never bind: a story has about 220.
-      reward=dict(length_weight=0.1, length_center=230, length_unit=60),
-      # Tasks cost nothing here, so nearly every serving is a fresh one.
-      pool=dict(capacity=1024),
-      method=dict(measure_exploits=True),
-      admission=dict(barrier=True),
-      evolution=dict(interval=5),
-      eval=dict(interval=5, tasks=48, samples=8),
-      checkpoint=dict(interval=5),
+    model=dict(path="story", max_prompt=48, max_response=64),
+    train=dict(
+      steps=40,
+      tasks_per_step=16,
+      samples=8,
+      minibatch_tasks=4,
+      micro_batch=4,
+      learning_rate=3e-4,
+      warmup_updates=8,
+    ),
+    # 2,000 characters would never bind: a story has about 220.
+    reward=dict(length_weight=0.1, length_center=230, length_unit=60),
+    # Tasks cost nothing here, so nearly every serving is a fresh one.
+    pool=dict(capacity=1024),
+    method=dict(measure_exploits=True),
+    admission=dict(barrier=True),
+    evolution=dict(interval=5),
+    eval=dict(interval=5, tasks=48, samples=8),
+    checkpoint=dict(interval=5),
   )
   if variant == "smollm2":
     _use_smollm2(config)
@@ -57,15 +57,15 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
 def _use_smollm2(config: ml_collections.ConfigDict) -> None:
   """A few steps of the real model within the patience of a CPU."""
   config.update(
-      model=dict(path="smollm2", max_prompt=320, max_response=96),
-      train=dict(
-          steps=3,
-          tasks_per_step=2,
-          samples=4,
-          minibatch_tasks=1,
-          learning_rate=1e-5,
-      ),
-      pool=dict(capacity=16),
-      eval=dict(interval=3, tasks=2, samples=2),
-      checkpoint=dict(interval=1, keep=1),
+    model=dict(path="smollm2", max_prompt=320, max_response=96),
+    train=dict(
+      steps=3,
+      tasks_per_step=2,
+      samples=4,
+      minibatch_tasks=1,
+      learning_rate=1e-5,
+    ),
+    pool=dict(capacity=16),
+    eval=dict(interval=3, tasks=2, samples=2),
+    checkpoint=dict(interval=1, keep=1),
   )

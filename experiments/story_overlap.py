@@ -12,12 +12,12 @@ least 0.2), over texts of all kinds and over answers of the warm policy to the
 same request.
 """
 
-from collections.abc import Iterable, Sequence
 import itertools
 import random
+from collections.abc import Iterable, Sequence
 
-from absl import app, flags
 import numpy as np
+from absl import app, flags
 
 from varl_jax.models.llama import Llama
 from varl_jax.models.loading import load_model
@@ -38,9 +38,7 @@ Text = tuple[StoryRequest, str]
 Texts = list[Text]
 
 
-def draw(
-    count: int, seed: int, kinds: Sequence[grammar.Kind] = KINDS
-) -> Texts:
+def draw(count: int, seed: int, kinds: Sequence[grammar.Kind] = KINDS) -> Texts:
   """Requests with a text each, the kinds in equal shares."""
   rng = random.Random(seed)
   drawn = []
@@ -63,8 +61,8 @@ def correlations(drawn: Texts) -> dict[str, dict]:
         met = world.CHECKS.run(made[0].check, text)
         library.setdefault(kind, []).append(met)
   return {
-      name: {kind: _phi(values, other) for kind, other in library.items()}
-      for name, values in hidden.items()
+    name: {kind: _phi(values, other) for kind, other in library.items()}
+    for name, values in hidden.items()
   }
 
 
@@ -80,11 +78,11 @@ def overlapping(count: int, seed: int) -> dict[str, tuple[float, float]]:
   whole = correlations(draw(count, seed))
   good = correlations(draw(count, seed, kinds=("good",)))
   return {
-      name: (
-          max(whole[name].values(), key=abs),
-          max(good[name].values(), key=abs),
-      )
-      for name in whole
+    name: (
+      max(whole[name].values(), key=abs),
+      max(good[name].values(), key=abs),
+    )
+    for name in whole
   }
 
 
@@ -112,48 +110,53 @@ def _hidden(text: Text) -> float:
 def random_pairs(drawn: Texts, seed: int) -> list[tuple[Text, Text]]:
   """Pairs of texts of any kind."""
   rng = random.Random(seed)
-  return [tuple(rng.sample(drawn, 2)) for _ in range(10 * len(drawn))]
+  pairs = []
+  for _ in range(10 * len(drawn)):
+    one, two = rng.sample(drawn, 2)
+    pairs.append((one, two))
+  return pairs
 
 
 def policy_pairs(groups: int, seed: int) -> list[tuple[Text, Text]]:
   """Pairs of the warm policy's answers to the same validation request."""
   config, params, tokenizer = load_model("story")
   sampler = Sampler(
-      model=Llama(config),
-      stop_ids=tokenizer.stop_ids,
-      forbidden_ids=tokenizer.forbidden_ids,
-      max_prompt=48,
-      max_new=64,
-      seed=seed,
+    model=Llama(config),
+    stop_ids=tokenizer.stop_ids,
+    forbidden_ids=tokenizer.forbidden_ids,
+    max_prompt=48,
+    max_new=64,
+    seed=seed,
   )
   requests = world.held_out_requests(groups, seed=seed)
   drawn = sampler.generate(
-      [
-          tokenizer.encode_chat((Message(role="user", content=r.text),))
-          for r in requests
-      ],
-      8,
-      params=params,
-      step=0,
-      tasks=range(groups),
+    [
+      tokenizer.encode_chat((Message(role="user", content=r.text),))
+      for r in requests
+    ],
+    8,
+    params=params,
+    step=0,
+    tasks=range(groups),
   )
   return [
-      pair
-      for request, group in zip(requests, drawn, strict=True)
-      for pair in itertools.combinations(
-          [(request, tokenizer.decode(s.tokens)) for s in group], 2
-      )
+    pair
+    for request, group in zip(requests, drawn, strict=True)
+    for pair in itertools.combinations(
+      [(request, tokenizer.decode(s.tokens)) for s in group], 2
+    )
   ]
 
 
 def main(_):
+  """Prints both tables."""
   for name, phi in overlapping(_TEXTS.value, _SEED.value).items():
     mark = "overlaps" if overlaps(phi) else ""
     print(f"{name:16} all {phi[0]:+.2f}  good {phi[1]:+.2f}  {mark}")
   drawn = draw(_TEXTS.value, _SEED.value)
   for name, pairs in (
-      ("texts of all kinds", random_pairs(drawn, 1)),
-      ("the warm policy", policy_pairs(64, 1)),
+    ("texts of all kinds", random_pairs(drawn, 1)),
+    ("the warm policy", policy_pairs(64, 1)),
   ):
     print(f"referee agreement, {name}: {referee_agreement(pairs):.3f}")
 

@@ -13,14 +13,14 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TINY = (
-    "--config.train.steps=4",
-    "--config.train.tasks_per_step=4",
-    "--config.train.minibatch_tasks=2",
-    "--config.eval.tasks=4",
-    "--config.eval.interval=2",
-    "--config.checkpoint.interval=2",
-    "--config.evolution.interval=2",
-    "--config.evolution.cases=6",
+  "--config.train.steps=4",
+  "--config.train.tasks_per_step=4",
+  "--config.train.minibatch_tasks=2",
+  "--config.eval.tasks=4",
+  "--config.eval.interval=2",
+  "--config.checkpoint.interval=2",
+  "--config.evolution.interval=2",
+  "--config.evolution.cases=6",
 )
 
 
@@ -28,32 +28,32 @@ TINY = (
 def environment(tmp_path_factory):
   """One compile cache for all runs, so that only the first compiles."""
   return os.environ | {
-      "JAX_PLATFORMS": "cpu",
-      "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
-      "PYTHONUNBUFFERED": "1",
+    "JAX_PLATFORMS": "cpu",
+    "XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")),
+    "PYTHONUNBUFFERED": "1",
   }
 
 
 def command(workdir, *flags, config="configs/story.py"):
   return [
-      sys.executable,
-      "-m",
-      "varl_jax.main",
-      f"--config={config}",
-      f"--workdir={workdir}",
-      *flags,
+    sys.executable,
+    "-m",
+    "varl_jax.main",
+    f"--config={config}",
+    f"--workdir={workdir}",
+    *flags,
   ]
 
 
 def run(workdir, environment, *flags, config="configs/story.py", **keywords):
   return subprocess.run(
-      command(workdir, *flags, config=config),
-      cwd=ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=400,
-      **keywords,
+    command(workdir, *flags, config=config),
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=400,
+    **keywords,
   )
 
 
@@ -61,24 +61,24 @@ def records(workdir):
   """The metrics without what is measured in seconds."""
   path = pathlib.Path(workdir) / "metrics.jsonl"
   return [
-      {
-          key: value
-          for key, value in json.loads(line).items()
-          if not key.startswith("time/") and not key.endswith("_per_s")
-      }
-      for line in path.read_text().splitlines()
+    {
+      key: value
+      for key, value in json.loads(line).items()
+      if not key.startswith("time/") and not key.endswith("_per_s")
+    }
+    for line in path.read_text().splitlines()
   ]
 
 
 def kill_when(workdir, environment, ready, *, number=signal.SIGKILL):
   """Starts a run, signals it as soon as `ready()` holds; returns its code."""
   process = subprocess.Popen(
-      command(workdir, *TINY),
-      cwd=ROOT,
-      env=environment,
-      stdout=subprocess.PIPE,
-      stderr=subprocess.STDOUT,
-      text=True,
+    command(workdir, *TINY),
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.PIPE,
+    stderr=subprocess.STDOUT,
+    text=True,
   )
   try:
     deadline = time.monotonic() + 300
@@ -109,22 +109,22 @@ def undisturbed(tmp_path_factory, environment):
 def test_run_leaves_everything_named(undisturbed):
   kept = {path.name for path in undisturbed.iterdir()}
   assert {
-      "metrics.jsonl",
-      "checkpoints",
-      "service.sqlite",
-      "evidence.jsonl",
-      "report.html",
-      "config.json",
+    "metrics.jsonl",
+    "checkpoints",
+    "service.sqlite",
+    "evidence.jsonl",
+    "report.html",
+    "config.json",
   } <= kept
   found = records(undisturbed)
   assert [record["step"] for record in found] == [0, 1, 2, 3, 4]
   for key in (
-      "reward/mean",
-      "reward/raw",
-      "exploit/cases",
-      "patch/accepted",
-      "pool/size",
-      "judge/undetermined_rate",
+    "reward/mean",
+    "reward/raw",
+    "exploit/cases",
+    "patch/accepted",
+    "pool/size",
+    "judge/undetermined_rate",
   ):
     assert key in found[-1], key
   assert "eval/score" in found[0]
@@ -133,7 +133,7 @@ def test_run_leaves_everything_named(undisturbed):
 
 
 def test_second_run_in_a_finished_workdir_changes_nothing(
-    undisturbed, environment
+  undisturbed, environment
 ):
   before = records(undisturbed)
   done = run(undisturbed, environment, *TINY)
@@ -150,15 +150,15 @@ def test_another_config_in_the_workdir_is_refused(undisturbed, environment):
 
 
 def test_killed_at_several_points_ends_the_same(
-    undisturbed, environment, tmp_path
+  undisturbed, environment, tmp_path
 ):
   workdir = tmp_path / "run"
   store = workdir / "service.sqlite"
   for ready in (
-      store.exists,
-      lambda: lines(workdir) >= 2,
-      (workdir / "checkpoints").exists,
-      lambda: lines(workdir) >= 4,
+    store.exists,
+    lambda: lines(workdir) >= 2,
+    (workdir / "checkpoints").exists,
+    lambda: lines(workdir) >= 4,
   ):
     code, output = kill_when(workdir, environment, ready)
     assert code == -signal.SIGKILL, output
@@ -170,14 +170,14 @@ def test_killed_at_several_points_ends_the_same(
 
 
 def test_interrupt_saves_and_says_how_to_resume(
-    undisturbed, environment, tmp_path
+  undisturbed, environment, tmp_path
 ):
   workdir = tmp_path / "run"
   code, output = kill_when(
-      workdir,
-      environment,
-      lambda: lines(workdir) >= 2,
-      number=signal.SIGINT,
+    workdir,
+    environment,
+    lambda: lines(workdir) >= 2,
+    number=signal.SIGINT,
   )
   assert code == 130, output
   assert "same command goes on" in output
@@ -187,31 +187,31 @@ def test_interrupt_saves_and_says_how_to_resume(
 
 
 def test_hidden_expert_is_not_needed_for_training(
-    undisturbed, environment, tmp_path
+  undisturbed, environment, tmp_path
 ):
   """With the module gone and validation off, training is the same."""
   workdir = tmp_path / "run"
   script = (
-      "import sys; sys.modules['varl_jax.story.expert'] = None;"
-      "from absl import app; from varl_jax import main; app.run(main.main)"
+    "import sys; sys.modules['varl_jax.story.expert'] = None;"
+    "from absl import app; from varl_jax import main; app.run(main.main)"
   )
   done = subprocess.run(
-      [
-          sys.executable,
-          "-c",
-          script,
-          *command(workdir, *TINY, "--config.eval.interval=0")[3:],
-      ],
-      cwd=ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=400,
+    [
+      sys.executable,
+      "-c",
+      script,
+      *command(workdir, *TINY, "--config.eval.interval=0")[3:],
+    ],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=400,
   )
   assert done.returncode == 0, done.stderr
   trained = [
-      {k: v for k, v in record.items() if not k.startswith("eval/")}
-      for record in records(undisturbed)
+    {k: v for k, v in record.items() if not k.startswith("eval/")}
+    for record in records(undisturbed)
   ]
   assert records(workdir) == [r for r in trained if len(r) > 1]
 
@@ -239,28 +239,28 @@ def assert_refused(done, words):
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
-    [
-        ("--config.train.steps=-1", "train.steps is at least 1"),
-        ("--config.train.samples=1", "train.samples is at least 2"),
-        ("--config.train.nonsense=1", "nonsense"),
-        ("--config.train.steps=many", "steps"),
-        ("--config.model.path=/nowhere", "no model at /nowhere"),
-        ("--config.domain=moon", "moon"),
-        ("--config.method.name=magic", "magic"),
-        ("extra", "extra"),
-    ],
+  ("flag", "words"),
+  [
+    ("--config.train.steps=-1", "train.steps is at least 1"),
+    ("--config.train.samples=1", "train.samples is at least 2"),
+    ("--config.train.nonsense=1", "nonsense"),
+    ("--config.train.steps=many", "steps"),
+    ("--config.model.path=/nowhere", "no model at /nowhere"),
+    ("--config.domain=moon", "moon"),
+    ("--config.method.name=magic", "magic"),
+    ("extra", "extra"),
+  ],
 )
 def test_bad_flags(environment, tmp_path, flag, words):
   assert_refused(run(tmp_path / "run", environment, flag), words)
 
 
 @pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ("configs/nowhere.py", "nowhere.py"),
-        ("configs/story.py:nothing", "nothing"),
-    ],
+  ("config", "words"),
+  [
+    ("configs/nowhere.py", "nowhere.py"),
+    ("configs/story.py:nothing", "nothing"),
+  ],
 )
 def test_bad_configs(environment, tmp_path, config, words):
   assert_refused(run(tmp_path / "run", environment, config=config), words)
@@ -273,23 +273,23 @@ def test_workdir_that_is_a_file(environment, tmp_path):
 
 def test_no_config_and_help(environment):
   bare = subprocess.run(
-      [sys.executable, "-m", "varl_jax.main"],
-      cwd=ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=100,
+    [sys.executable, "-m", "varl_jax.main"],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=100,
   )
   assert bare.returncode == 2
   assert "--config" in bare.stderr
   assert "Traceback" not in bare.stderr
   shown = subprocess.run(
-      [sys.executable, "-m", "varl_jax.main", "--help"],
-      cwd=ROOT,
-      env=environment,
-      capture_output=True,
-      text=True,
-      timeout=100,
+    [sys.executable, "-m", "varl_jax.main", "--help"],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=100,
   )
   assert "configs/story.py" in shown.stdout
   assert "--workdir" in shown.stdout

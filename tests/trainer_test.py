@@ -1,5 +1,6 @@
 """The loop in one process: its order, its invariants, its restarts."""
 
+import contextlib
 import dataclasses
 import json
 
@@ -12,6 +13,7 @@ from varl_jax.config import Config, from_config_dict
 from varl_jax.domains import load_domain
 from varl_jax.llm.chat import ChatReply, ChatRequest
 from varl_jax.metrics import MetricsWriter, Progress
+from varl_jax.service.calls import ServiceFailure
 from varl_jax.story import world
 from varl_jax.trainer import Trainer
 from varl_jax.types import Task, to_json
@@ -33,9 +35,9 @@ class Recorder:
 
   def of(self, role):
     return [
-        reply
-        for request, reply in zip(self.requests, self.replies, strict=True)
-        if request.role == role
+      reply
+      for request, reply in zip(self.requests, self.replies, strict=True)
+      if request.role == role
     ]
 
 
@@ -48,6 +50,7 @@ class Spy:
   served: list[Task] = dataclasses.field(default_factory=list)
   graded: list = dataclasses.field(default_factory=list)
   unscorable: bool = False
+  fail_at: int = 0
 
   def poll(self, step, count):
     self.calls.append("poll")
@@ -57,6 +60,8 @@ class Spy:
 
   def grade(self, step, groups):
     self.calls.append("grade")
+    if step == self.fail_at:
+      raise ServiceFailure("The judge is down.")
     graded = self.inner.grade(step, groups)
     if self.unscorable:
       graded = [_without_scores(group) for group in graded]
@@ -77,10 +82,10 @@ class Spy:
 def _without_scores(group):
   """Leaves three scorable answers, fewer than the least that trains."""
   answers = tuple(
-      dataclasses.replace(answer, score=None, raw=None)
-      if answer.sample >= 3
-      else answer
-      for answer in group.answers
+    dataclasses.replace(answer, score=None, raw=None)
+    if answer.sample >= 3
+    else answer
+    for answer in group.answers
   )
   return dataclasses.replace(group, answers=answers)
 
@@ -112,20 +117,22 @@ class FakeValidator:
     return {"eval/score": self.value}
 
 
-CONFIG = from_config_dict({
+CONFIG = from_config_dict(
+  {
     "domain": "story",
     "model": {"path": "story", "max_prompt": 48, "max_response": 64},
     "train": {
-        "steps": 3,
-        "tasks_per_step": 12,
-        "minibatch_tasks": 6,
-        "learning_rate": 1e-3,
+      "steps": 3,
+      "tasks_per_step": 12,
+      "minibatch_tasks": 6,
+      "learning_rate": 1e-3,
     },
     "admission": {"barrier": True},
     "evolution": {"interval": 1, "cases": 4},
     "eval": {"interval": 1},
     "checkpoint": {"interval": 1},
-})
+  }
+)
 
 
 @pytest.fixture(scope="module")
@@ -144,27 +151,29 @@ def train(folder, policy, *, value=0.5, stop_after=None, **spying):
   spied = SpyLearner(learner, spy.calls)
   metrics = MetricsWriter(folder)
   trainer = Trainer(
-      config=CONFIG,
-      service=spy,
-      worker=worker,
-      learner=spied,
-      checkpoints=Checkpoints(folder=folder / "checkpoints", interval=1),
-      metrics=metrics,
-      progress=Progress(total=3),
-      validator=FakeValidator(value),
-      interrupted=lambda: len(spied.batches) == stop_after,
+    config=CONFIG,
+    service=spy,
+    worker=worker,
+    learner=spied,
+    checkpoints=Checkpoints(folder=folder / "checkpoints", interval=2),
+    metrics=metrics,
+    progress=Progress(total=3),
+    validator=FakeValidator(value),
+    interrupted=lambda: len(spied.batches) == stop_after,
   )
-  state, done = trainer.run(params)
-  service.close()
-  metrics.close()
+  with contextlib.closing(metrics), contextlib.closing(service):
+    state, done = trainer.run(params)
   return chat, spy, spied, state, done
 
 
 def rows(folder):
   return [
-      {k: v for k, v in json.loads(line).items() if not k.startswith("time/")
-       and not k.endswith("_per_s")}
-      for line in (folder / "metrics.jsonl").read_text().splitlines()
+    {
+      k: v
+      for k, v in json.loads(line).items()
+      if not k.startswith("time/") and not k.endswith("_per_s")
+    }
+    for line in (folder / "metrics.jsonl").read_text().splitlines()
   ]
 
 
@@ -185,27 +194,27 @@ def test_validation_scores_reach_no_role(trained, policy, tmp_path):
   _, chat, *_ = trained
   other, *_ = train(tmp_path, policy, value=0.123456)
   assert [r.messages for r in other.requests] == [
-      r.messages for r in chat.requests
+    r.messages for r in chat.requests
   ]
   assert not any(
-      "0.123456" in m.content for r in other.requests for m in r.messages
+    "0.123456" in m.content for r in other.requests for m in r.messages
   )
 
 
 def test_every_role_of_the_method_was_asked(trained):
   _, chat, *_ = trained
   assert {r.role for r in chat.requests} == {
-      "proposer",
-      "generator",
-      "adversary",
-      "honest",
-      "judge",
-      "referee",
-      "repairer",
-      "patcher",
-      "analyst",
-      "meta_optimizer",
-      "memo_optimizer",
+    "proposer",
+    "generator",
+    "adversary",
+    "honest",
+    "judge",
+    "referee",
+    "repairer",
+    "patcher",
+    "analyst",
+    "meta_optimizer",
+    "memo_optimizer",
   }
 
 
@@ -226,9 +235,9 @@ def test_batches_hold_the_graded_rollouts_alone(trained, policy):
   _, _, spy, spied, *_ = trained
   tokenizer = policy[0].tokenizer
   trained_texts = [
-      tokenizer.decode(target[mask].tolist())
-      for batch in spied.batches
-      for target, mask in zip(batch.targets, batch.mask, strict=True)
+    tokenizer.decode(target[mask].tolist())
+    for batch in spied.batches
+    for target, mask in zip(batch.targets, batch.mask, strict=True)
   ]
   graded = [a.answer for group in spy.graded for a in group.answers]
   assert trained_texts == graded
@@ -237,10 +246,10 @@ def test_batches_hold_the_graded_rollouts_alone(trained, policy):
 def test_judge_is_named_on_every_verdict(trained):
   _, _, spy, *_ = trained
   named = {
-      verdict.judge
-      for group in spy.graded
-      for answer in group.answers
-      for verdict in answer.verdicts
+    verdict.judge
+    for group in spy.graded
+    for answer in group.answers
+    for verdict in answer.verdicts
   }
   assert named == {"check", world.CHAT.name}
 
@@ -248,8 +257,8 @@ def test_judge_is_named_on_every_verdict(trained):
 def test_one_rubric_version_inside_a_group(trained):
   _, _, spy, *_ = trained
   versions = {
-      (group.task.task_id, group.step): len(group.task.rubric.criteria)
-      for group in spy.graded
+    (group.task.task_id, group.step): len(group.task.rubric.criteria)
+    for group in spy.graded
   }
   for group in spy.graded:
     for answer in group.answers:
@@ -264,7 +273,7 @@ def test_stopped_and_resumed_ends_bit_equal(trained, policy, tmp_path):
   assert done == 3
   assert rows(tmp_path) == rows(folder)
   for one, two in zip(
-      _leaves(state.params), _leaves(resumed.params), strict=True
+    _leaves(state.params), _leaves(resumed.params), strict=True
   ):
     np.testing.assert_array_equal(one, two)
 
@@ -282,6 +291,21 @@ def test_too_few_scorable_answers_train_nothing(policy, tmp_path):
   last = rows(tmp_path)[-1]
   assert last["reward/untrained"] == 12 * 8
   assert last["pool/requeued"] == 12
+
+
+def test_service_failure_saves_the_last_whole_step(trained, policy, tmp_path):
+  folder, *_, state, _ = trained
+  with pytest.raises(ServiceFailure):
+    train(tmp_path, policy, fail_at=2)
+  checkpoints = Checkpoints(folder=tmp_path / "checkpoints", interval=1)
+  assert checkpoints.latest() == 1
+  *_, resumed, done = train(tmp_path, policy)
+  assert done == 3
+  assert rows(tmp_path) == rows(folder)
+  for one, two in zip(
+    _leaves(state.params), _leaves(resumed.params), strict=True
+  ):
+    np.testing.assert_array_equal(one, two)
 
 
 def test_config_of_the_test_is_the_papers_elsewhere():

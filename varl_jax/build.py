@@ -56,7 +56,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     RunError, ConfigError: the input cannot be used; nothing was lost.
   """
   try:
-    claim(config, workdir)
+    check_claim(config, workdir)
     return _train(config, workdir)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
     raise RunError(str(error)) from error
@@ -64,58 +64,59 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     raise RunError(str(error)) from error
   except OSError as error:
     raise RunError(
-        f"{error.strerror or error}: {error.filename or workdir}. What was"
-        " saved is kept; run the same command once it is mended."
+      f"{error.strerror or error}: {error.filename or workdir}. What was"
+      " saved is kept; run the same command once it is mended."
     ) from error
 
 
-def claim(config: Config, workdir: pathlib.Path) -> None:
-  """Writes `config.json`, or checks that the folder's run is this one.
+def check_claim(config: Config, workdir: pathlib.Path) -> None:
+  """Checks that the run in the folder, if there is one, is this one.
 
   Raises:
-    RunError: the folder belongs to another config.
+    RunError: the folder belongs to another config, or is no folder.
   """
+  if workdir.exists() and not workdir.is_dir():
+    raise RunError(f"{workdir} is a file; choose another --workdir.")
   path = workdir / "config.json"
-  if path.exists():
-    try:
-      found = json.loads(path.read_text())["fingerprint"]
-    except (ValueError, KeyError, TypeError) as error:
-      raise RunError(
-          f"{path} cannot be read ({error}); choose another --workdir."
-      ) from error
-    if found != config.fingerprint():
-      raise RunError(
-          f"{workdir} holds a run of another config; choose another --workdir"
-          " or remove the folder. (Only train.steps may change.)"
-      )
+  if not path.exists():
+    return
+  try:
+    found = json.loads(path.read_text())["fingerprint"]
+  except (ValueError, KeyError, TypeError) as error:
+    raise RunError(
+      f"{path} cannot be read ({error}); choose another --workdir."
+    ) from error
+  if found != config.fingerprint():
+    raise RunError(
+      f"{workdir} holds a run of another config; choose another --workdir"
+      " or remove the folder. (Only train.steps may change.)"
+    )
+
+
+def claim(config: Config, workdir: pathlib.Path) -> None:
+  """Makes the folder this config's."""
   workdir.mkdir(parents=True, exist_ok=True)
   text = json.dumps(
-      {"fingerprint": config.fingerprint(), **config.to_dict()}, indent=2
+    {"fingerprint": config.fingerprint(), **config.to_dict()}, indent=2
   )
-  draft = path.with_suffix(".draft")
+  draft = workdir / "config.draft"
   draft.write_text(text + "\n")
-  os.replace(draft, path)
+  os.replace(draft, workdir / "config.json")
 
 
 def make_service(
-    config: Config, domain: Domain, path: pathlib.Path
+  config: Config, domain: Domain, path: pathlib.Path
 ) -> GenerationService:
   """The generation service of the config's method."""
-  if config.method.name not in METHODS:
-    raise ConfigError(
-        f"Unknown method {config.method.name!r}; choose {', '.join(METHODS)}."
-    )
   described = dataclasses.replace(
-      config, description=config.description or domain.description
+    config, description=config.description or domain.description
   )
   return METHODS[config.method.name](
-      described,
-      roles=make_roles(
-          domain.chat, config.domain, config.judge, domain.checks
-      ),
-      store=Store(path),
-      checks=domain.checks,
-      verifiers=domain.verifiers,
+    described,
+    roles=make_roles(domain.chat, config.domain, config.judge, domain.checks),
+    store=Store(path),
+    checks=domain.checks,
+    verifiers=domain.verifiers,
   )
 
 
@@ -123,74 +124,66 @@ def make_policy(config: Config) -> tuple[RolloutWorker, Learner, Any]:
   """Worker, learner and the initial weights."""
   model_config, params, tokenizer = load_model(config.model.path)
   model = Llama(
-      model_config,
-      dtype=config.model.compute_dtype,
-      remat=config.model.remat,
+    model_config,
+    dtype=config.model.compute_dtype,
+    remat=config.model.remat,
   )
   sampler = Sampler(
-      model=model,
-      stop_ids=tokenizer.stop_ids,
-      forbidden_ids=tokenizer.forbidden_ids,
-      max_prompt=config.model.max_prompt,
-      max_new=config.model.max_response,
-      temperature=config.train.temperature,
-      seed=config.seed,
+    model=model,
+    stop_ids=tokenizer.stop_ids,
+    forbidden_ids=tokenizer.forbidden_ids,
+    max_prompt=config.model.max_prompt,
+    max_new=config.model.max_response,
+    temperature=config.train.temperature,
+    seed=config.seed,
   )
   worker = RolloutWorker(
-      sampler=sampler,
-      tokenizer=tokenizer,
-      system=load_prompts(config.domain).system("solver"),
-      max_prompt=config.model.max_prompt,
-      reasoning=config.model.reasoning,
+    sampler=sampler,
+    tokenizer=tokenizer,
+    system=load_prompts(config.domain).system("solver"),
+    max_prompt=config.model.max_prompt,
+    reasoning=config.model.reasoning,
   )
   learner = Learner(
-      hidden_fn=model.hidden,
-      head_fn=model.lm_head_weight,
-      vocab_size=model_config.vocab_size,
-      forbidden_ids=sorted(tokenizer.forbidden_ids),
-      config=config.train,
+    hidden_fn=model.hidden,
+    head_fn=model.lm_head_weight,
+    vocab_size=model_config.vocab_size,
+    forbidden_ids=sorted(tokenizer.forbidden_ids),
+    config=config.train,
   )
   return worker, learner, params
 
 
 def _train(config: Config, workdir: pathlib.Path) -> int:
+  """Loads what the config names, then claims the folder, then trains."""
   _use_compile_cache()
   domain = load_domain(config)
-  metrics = MetricsWriter(workdir)
-  with contextlib.closing(metrics), _interruptible() as interrupted:
-    service = make_service(config, domain, workdir / "service.sqlite")
-    with contextlib.closing(service):
-      code = _loop(config, workdir, domain, service, metrics, interrupted)
-      service.export_evidence(workdir / "evidence.jsonl")
-  page = write_report(workdir)
-  print(f"Report: {page}")
-  return code
-
-
-def _loop(
-    config: Config,
-    workdir: pathlib.Path,
-    domain: Domain,
-    service: GenerationService,
-    metrics: MetricsWriter,
-    interrupted: Callable[[], bool],
-) -> int:
+  if config.method.name not in METHODS:
+    raise ConfigError(
+      f"Unknown method {config.method.name!r}; choose {', '.join(METHODS)}."
+    )
   checkpoints = Checkpoints(
-      folder=workdir / "checkpoints",
-      keep=config.checkpoint.keep,
-      interval=config.checkpoint.interval,
+    folder=workdir / "checkpoints",
+    keep=config.checkpoint.keep,
+    interval=config.checkpoint.interval,
   )
   start = checkpoints.latest() or 0
   if start >= config.train.steps:
-    print(
-        f"{workdir} has done its {start} steps; raise train.steps to go on."
-    )
+    print(f"{workdir} has done its {start} steps; raise train.steps to go on.")
+    print(f"Report: {write_report(workdir)}")
     return DONE
-  worker, learner, params = make_policy(config)
-  progress = Progress(
+  policy = make_policy(config)
+  claim(config, workdir)
+  with contextlib.ExitStack() as stack:
+    metrics = stack.enter_context(MetricsWriter(workdir))
+    service = make_service(config, domain, workdir / "service.sqlite")
+    stack.enter_context(contextlib.closing(service))
+    interrupted = stack.enter_context(_interruptible())
+    progress = Progress(
       total=config.train.steps, start=start, title=config.name
-  )
-  trainer = Trainer(
+    )
+    worker, learner, params = policy
+    trainer = Trainer(
       config=config,
       service=service,
       worker=worker,
@@ -200,21 +193,30 @@ def _loop(
       progress=progress,
       validator=domain.make_validator() if config.eval.interval else None,
       interrupted=interrupted,
-  )
+    )
+    code = _loop(trainer, params, workdir)
+    service.export_evidence(workdir / "evidence.jsonl")
+  print(f"Report: {write_report(workdir)}")
+  return code
+
+
+def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
+  """Runs the trainer; says what a run that ended early leaves."""
+  steps = trainer.config.train.steps
   try:
-    with progress:
+    with trainer.progress:
       _, done = trainer.run(params)
   except ServiceFailure as error:
     print(
-        f"varl_jax: {error} The state of the last checkpoint in {workdir} is"
-        " kept; the same command goes on from it.",
-        file=sys.stderr,
+      f"varl_jax: {error} The state in {workdir} is saved; the same command"
+      " goes on from it.",
+      file=sys.stderr,
     )
     return JUDGE_FAILED
-  if done < config.train.steps:
+  if done < steps:
     print(
-        f"Interrupted after step {done} of {config.train.steps}, state saved."
-        " The same command goes on from here."
+      f"Interrupted after step {done} of {steps}, state saved. The same command"
+      " goes on from here."
     )
     return INTERRUPTED
   return DONE
@@ -242,7 +244,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
 
 def _use_compile_cache() -> None:
   """Keeps compiled programs between runs, as later runs start faster."""
-  if jax.config.jax_compilation_cache_dir is None:
+  if jax.config.values["jax_compilation_cache_dir"] is None:
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     folder = pathlib.Path(home) / "varl_jax" / "xla"
     jax.config.update("jax_compilation_cache_dir", str(folder))

@@ -228,8 +228,8 @@ def _build(kind: Any, tree: Mapping[str, Any], path: str) -> Any:
     name = f"{path}{key}"
     if key not in hints:
       raise ConfigError(
-          f"Unknown setting {name!r}; {path.rstrip('.') or 'the config'} has:"
-          f" {', '.join(hints)}."
+        f"Unknown setting {name!r}; {path.rstrip('.') or 'the config'} has:"
+        f" {', '.join(hints)}."
       )
     hint = hints[key]
     if dataclasses.is_dataclass(hint):
@@ -246,55 +246,55 @@ def _scalar(hint: Any, value: Any, name: str) -> Any:
     choices = typing.get_args(hint)
     if value not in choices:
       raise ConfigError(
-          f"Setting {name!r} is one of {', '.join(choices)}, got {value!r}."
+        f"Setting {name!r} is one of {', '.join(choices)}, got {value!r}."
       )
     return value
   if hint is float and type(value) is int:
     return float(value)
   if type(value) is not hint:
     raise ConfigError(
-        f"Setting {name!r} wants a {hint.__name__}, got {value!r}."
+      f"Setting {name!r} wants a {hint.__name__}, got {value!r}."
     )
   return value
 
 
 _AT_LEAST_ONE = (
-    "model.max_prompt",
-    "model.max_response",
-    "train.steps",
-    "train.tasks_per_step",
-    "train.minibatch_tasks",
-    "train.min_graded",
-    "judge.votes",
-    "judge.concurrency",
-    "pool.window",
-    "pool.capacity",
-    "admission.rounds",
-    "admission.concurrency",
-    "patch.rounds",
-    "patch.cases_per_step",
-    "patch.max_criteria",
-    "evolution.interval",
-    "evolution.cases",
-    "memo.observations",
-    "eval.samples",
-    "eval.tasks",
-    "checkpoint.interval",
-    "checkpoint.keep",
+  "model.max_prompt",
+  "model.max_response",
+  "train.steps",
+  "train.tasks_per_step",
+  "train.minibatch_tasks",
+  "train.min_graded",
+  "judge.votes",
+  "judge.concurrency",
+  "pool.window",
+  "pool.capacity",
+  "admission.rounds",
+  "admission.concurrency",
+  "patch.rounds",
+  "patch.cases_per_step",
+  "patch.max_criteria",
+  "evolution.interval",
+  "evolution.cases",
+  "memo.observations",
+  "eval.samples",
+  "eval.tasks",
+  "checkpoint.interval",
+  "checkpoint.keep",
 )
 _POSITIVE = (
-    "train.temperature",
-    "train.learning_rate",
-    "train.max_grad_norm",
-    "train.clip_ratio",
-    "reward.length_unit",
-    "eval.temperature",
+  "train.temperature",
+  "train.learning_rate",
+  "train.max_grad_norm",
+  "train.clip_ratio",
+  "reward.length_unit",
+  "eval.temperature",
 )
 _SHARES = (
-    "judge.max_failure_rate",
-    "pool.replay_share",
-    "evolution.worst_share",
-    "evolution.best_share",
+  "judge.max_failure_rate",
+  "pool.replay_share",
+  "evolution.worst_share",
+  "evolution.best_share",
 )
 
 
@@ -314,16 +314,16 @@ def _validate(config: Config) -> None:
       raise ConfigError(f"{path} is between 0 and 1, got {get(path)}.")
   if config.train.samples < 2:
     raise ConfigError(
-        "train.samples is at least 2 (advantages compare answers of a group),"
-        f" got {config.train.samples}."
+      "train.samples is at least 2 (advantages compare answers of a group),"
+      f" got {config.train.samples}."
     )
   if config.train.tasks_per_step % config.train.minibatch_tasks:
     raise ConfigError(
-        "train.tasks_per_step is a multiple of train.minibatch_tasks, got"
-        f" {config.train.tasks_per_step} and {config.train.minibatch_tasks}."
+      "train.tasks_per_step is a multiple of train.minibatch_tasks, got"
+      f" {config.train.tasks_per_step} and {config.train.minibatch_tasks}."
     )
   if config.pool.floor > config.pool.capacity:
     raise ConfigError(
-        "pool.floor is at most pool.capacity, got"
-        f" {config.pool.floor} and {config.pool.capacity}."
+      "pool.floor is at most pool.capacity, got"
+      f" {config.pool.floor} and {config.pool.capacity}."
     )

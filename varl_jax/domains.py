@@ -38,11 +38,11 @@ def _story(config: Config) -> Domain:
     return validation.make_validator(config.eval.tasks, seed=config.seed)
 
   return Domain(
-      chat=world.CHAT,
-      checks=world.CHECKS,
-      verifiers=world.VERIFIERS,
-      description=world.DESCRIPTION,
-      make_validator=make_validator,
+    chat=world.CHAT,
+    checks=world.CHECKS,
+    verifiers=world.VERIFIERS,
+    description=world.DESCRIPTION,
+    make_validator=make_validator,
   )
 
 
@@ -57,6 +57,6 @@ def load_domain(config: Config) -> Domain:
   """
   if config.domain not in DOMAINS:
     raise ConfigError(
-        f"Unknown domain {config.domain!r}; choose {', '.join(DOMAINS)}."
+      f"Unknown domain {config.domain!r}; choose {', '.join(DOMAINS)}."
     )
   return DOMAINS[config.domain](config)

@@ -39,7 +39,7 @@ class RolloutWorker:
   reasoning: bool = False
 
   def collect(
-      self, tasks: Sequence[Task], *, n: int, params: Any, step: int
+    self, tasks: Sequence[Task], *, n: int, params: Any, step: int
   ) -> list[Group]:
     """Answers every task `n` times.
 
@@ -54,45 +54,43 @@ class RolloutWorker:
       One group a task whose prompt fits, in order.
     """
     prompts = [
-        tuple(self.tokenizer.encode_chat((self.system, *task.prompt)))
-        for task in tasks
+      tuple(self.tokenizer.encode_chat((self.system, *task.prompt)))
+      for task in tasks
     ]
     fitting = [
-        (task, prompt)
-        for task, prompt in zip(tasks, prompts, strict=True)
-        if len(prompt) <= self.max_prompt
+      (task, prompt)
+      for task, prompt in zip(tasks, prompts, strict=True)
+      if len(prompt) <= self.max_prompt
     ]
     if not fitting:
       return []
     drawn = self.sampler.generate(
-        [prompt for _, prompt in fitting],
-        n,
-        params=params,
-        step=step,
-        tasks=[zlib.crc32(task.task_id.encode()) for task, _ in fitting],
+      [prompt for _, prompt in fitting],
+      n,
+      params=params,
+      step=step,
+      tasks=[zlib.crc32(task.task_id.encode()) for task, _ in fitting],
     )
     return [
-        Group(
-            task=task,
-            prompt=prompt,
-            rollouts=tuple(
-                self._rollout(task, index, sample)
-                for index, sample in enumerate(samples)
-            ),
-        )
-        for (task, prompt), samples in zip(fitting, drawn, strict=True)
+      Group(
+        task=task,
+        prompt=prompt,
+        rollouts=tuple(
+          self._rollout(task, index, sample)
+          for index, sample in enumerate(samples)
+        ),
+      )
+      for (task, prompt), samples in zip(fitting, drawn, strict=True)
     ]
 
   def _rollout(self, task: Task, index: int, sample: Sample) -> Rollout:
     text = self.tokenizer.decode(sample.tokens)
     return Rollout(
-        task_id=task.task_id,
-        sample=index,
-        answer=final_answer(
-            text, finish=sample.finish, reasoning=self.reasoning
-        ),
-        tokens=sample.tokens,
-        logprobs=sample.logprobs,
-        mask=(1,) * len(sample.tokens),
-        finish=sample.finish,
+      task_id=task.task_id,
+      sample=index,
+      answer=final_answer(text, finish=sample.finish, reasoning=self.reasoning),
+      tokens=sample.tokens,
+      logprobs=sample.logprobs,
+      mask=(1,) * len(sample.tokens),
+      finish=sample.finish,
     )

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import jax
 import numpy as np
 
 from varl_jax.checkpoints import Checkpoints
@@ -28,6 +29,7 @@ from varl_jax.rl.advantages import group_advantages
 from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
+from varl_jax.service.calls import ServiceFailure
 from varl_jax.types import GradedGroup, Rollout, Task
 
 
@@ -37,11 +39,11 @@ class Service(Protocol):
   def poll(self, step: int, count: int) -> list[Task]: ...
 
   def grade(
-      self, step: int, groups: list[tuple[Task, list[Rollout]]]
+    self, step: int, groups: list[tuple[Task, list[Rollout]]]
   ) -> list[GradedGroup]: ...
 
   def report(
-      self, step: int, groups: list[GradedGroup]
+    self, step: int, groups: list[GradedGroup]
   ) -> dict[str, float]: ...
 
   def event_number(self) -> int: ...
@@ -56,7 +58,7 @@ class Validator(Protocol):
   def tasks(self) -> list[Task]: ...
 
   def score(
-      self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
+    self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
   ) -> dict[str, float]: ...
 
 
@@ -92,13 +94,23 @@ class Trainer:
     Returns:
       The state and the number of steps done; fewer than configured when
       interrupted.
+
+    Raises:
+      ServiceFailure: the service cannot go on; the last whole step is saved
+        unless its weights were already being updated.
     """
     state, done = self._resume(self.learner.init(params))
-    if done == 0:
+    if done == 0 and self.validator is not None:
       self._record(0, self._validate(state, 0))
     while done < self.config.train.steps:
+      boundary = self.service.event_number()
+      try:
+        state, measured = self._step(state, done + 1)
+      except ServiceFailure:
+        if _intact(state) and done not in self.checkpoints.steps() and done:
+          self._save(done, state, boundary)
+        raise
       done += 1
-      state, measured = self._step(state, done)
       last = done == self.config.train.steps
       if last or done % max(1, self.config.eval.interval) == 0:
         measured |= self._validate(state, done)
@@ -106,24 +118,24 @@ class Trainer:
       self._record(done, measured)
       stop = self.interrupted()
       if last or stop or self.checkpoints.due(done):
-        self._save(done, state)
+        self._save(done, state, self.service.event_number())
       if stop:
         break
     return state, done
 
   def _step(
-      self, state: TrainState, step: int
+    self, state: TrainState, step: int
   ) -> tuple[TrainState, dict[str, float]]:
     train = self.config.train
     clock = _Clock()
     tasks = self.service.poll(step, train.tasks_per_step)
     clock.lap("poll")
     groups = self.worker.collect(
-        tasks, n=train.samples, params=state.params, step=step
+      tasks, n=train.samples, params=state.params, step=step
     )
     sampled = clock.lap("rollouts")
     graded = self.service.grade(
-        step, [(g.task, list(g.rollouts)) for g in groups]
+      step, [(g.task, list(g.rollouts)) for g in groups]
     )
     clock.lap("verdicts")
     batch, measured = self._batch(groups, graded)
@@ -144,15 +156,15 @@ class Trainer:
     return state, measured
 
   def _batch(
-      self, groups: Sequence[Group], graded: Sequence[GradedGroup]
+    self, groups: Sequence[Group], graded: Sequence[GradedGroup]
   ) -> tuple[Batch | None, dict[str, float]]:
     """Scores -> advantages, packed with the rollouts they belong to."""
     scores, raws, valid, ids = [], [], [], []
     for index, group in enumerate(graded):
       found = [a.score for a in group.answers]
       enough = (
-          sum(score is not None for score in found)
-          >= self.config.train.min_graded
+        sum(score is not None for score in found)
+        >= self.config.train.min_graded
       )
       for answer in group.answers:
         scores.append(np.nan if answer.score is None else answer.score)
@@ -165,15 +177,15 @@ class Trainer:
     if not any(valid):
       return None, measured
     batch = pack(
-        [g.prompt for g in groups for _ in g.rollouts],
-        rollouts,
-        advantages=group_advantages(
-            np.array(scores), np.array(ids), np.array(valid)
-        ),
-        group_ids=ids,
-        valid=valid,
-        max_prompt=self.config.model.max_prompt,
-        max_response=self.config.model.max_response,
+      [g.prompt for g in groups for _ in g.rollouts],
+      rollouts,
+      advantages=group_advantages(
+        np.array(scores), np.array(ids), np.array(valid)
+      ),
+      group_ids=ids,
+      valid=valid,
+      max_prompt=self.config.model.max_prompt,
+      max_response=self.config.model.max_response,
     )
     return batch, measured
 
@@ -183,29 +195,27 @@ class Trainer:
     started = time.perf_counter()
     tasks = self.validator.tasks
     groups = self.worker.collect(
-        tasks, n=self.config.eval.samples, params=state.params, step=step
+      tasks, n=self.config.eval.samples, params=state.params, step=step
     )
-    answers = {
-        g.task.task_id: [r.answer for r in g.rollouts] for g in groups
-    }
+    answers = {g.task.task_id: [r.answer for r in g.rollouts] for g in groups}
     missing = [None] * self.config.eval.samples
     found = self.validator.score(
-        tasks, [answers.get(t.task_id, missing) for t in tasks]
+      tasks, [answers.get(t.task_id, missing) for t in tasks]
     )
     return found | {"time/eval": time.perf_counter() - started}
 
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.progress.update(self.metrics.write(step, measured))
 
-  def _save(self, step: int, state: TrainState) -> None:
+  def _save(self, step: int, state: TrainState, event_number: int) -> None:
     self.checkpoints.save(
-        step,
-        state,
-        {
-            "event_number": self.service.event_number(),
-            "fingerprint": self.config.fingerprint(),
-            "seed": self.config.seed,
-        },
+      step,
+      state,
+      {
+        "event_number": event_number,
+        "fingerprint": self.config.fingerprint(),
+        "seed": self.config.seed,
+      },
     )
 
   def _resume(self, state: TrainState) -> tuple[TrainState, int]:
@@ -219,6 +229,11 @@ class Trainer:
     self.service.rewind(meta["event_number"])
     self.metrics.rewind(step)
     return state, step
+
+
+def _intact(state: TrainState) -> bool:
+  """Whether the weights are still there: an update consumes its input."""
+  return not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
 
 
 class _Clock:
@@ -239,23 +254,23 @@ class _Clock:
 
 
 def _score_metrics(
-    scores: Sequence[float],
-    raws: Sequence[float | None],
-    ids: Sequence[int],
-    valid: Sequence[bool],
+  scores: Sequence[float],
+  raws: Sequence[float | None],
+  ids: Sequence[int],
+  valid: Sequence[bool],
 ) -> dict[str, float]:
   """Means over scorable rollouts, and how many groups teach nothing."""
   table = np.array(scores)
   scored = ~np.isnan(table)
   groups = np.array(ids)
   flat = sum(
-      np.ptp(table[(groups == i) & scored]) <= 1e-6
-      for i in set(groups[scored].tolist())
+    np.ptp(table[(groups == i) & scored]) <= 1e-6
+    for i in set(groups[scored].tolist())
   )
   found = {
-      "reward/unscorable": float((~scored).sum()),
-      "reward/untrained": float(len(valid) - sum(valid)),
-      "reward/constant_groups": float(flat),
+    "reward/unscorable": float((~scored).sum()),
+    "reward/untrained": float(len(valid) - sum(valid)),
+    "reward/constant_groups": float(flat),
   }
   if scored.any():
     kept = [raw for raw in raws if raw is not None]
@@ -269,7 +284,7 @@ def _length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
   if not rollouts:
     return {}
   return {
-      "rollout/length": float(np.mean([len(r.tokens) for r in rollouts])),
-      "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
-      "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
+    "rollout/length": float(np.mean([len(r.tokens) for r in rollouts])),
+    "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
+    "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
   }

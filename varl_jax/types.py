@@ -1,4 +1,4 @@
-"""Values that travel between the parts of the system; behaviour lives elsewhere.
+"""Values that travel between the parts; behaviour lives elsewhere.
 
 Everything here is frozen and made of plain values, so that it can be stored as
 JSON, compared in tests and sent to another process (`to_json`, `from_json`).
@@ -232,8 +232,8 @@ def to_json(value: Any) -> Any:
   """Turns a value of this module into lists, dicts and scalars."""
   if dataclasses.is_dataclass(value) and not isinstance(value, type):
     return {
-        field.name: to_json(getattr(value, field.name))
-        for field in dataclasses.fields(value)
+      field.name: to_json(getattr(value, field.name))
+      for field in dataclasses.fields(value)
     }
   if isinstance(value, (list, tuple)):
     return [to_json(item) for item in value]
@@ -256,7 +256,7 @@ def from_json(kind: Any, data: Any) -> Any:
     ValueError: a field is missing or unknown.
   """
   origin = typing.get_origin(kind)
-  if dataclasses.is_dataclass(kind):
+  if isinstance(kind, type) and dataclasses.is_dataclass(kind):
     hints = typing.get_type_hints(kind)
     unknown = set(data) - set(hints)
     if unknown:

@@ -11,26 +11,26 @@ from varl_jax.rubrics.checks import CheckError
 from varl_jax.rubrics.validation import criterion_problems, rubric_problems
 from varl_jax.story import criteria, expert, grammar, validation, words, world
 from varl_jax.story.requests import (
-    StoryRequest,
-    draw_request,
-    held_out,
-    read_request,
+  StoryRequest,
+  draw_request,
+  held_out,
+  read_request,
 )
 from varl_jax.types import Criterion, Rubric
 
 REQUEST = StoryRequest(
-    first="mia",
-    second="tom",
-    place="barn",
-    thing="rope",
-    trouble="bell",
-    mood="calm",
-    count="six",
+  first="mia",
+  second="tom",
+  place="barn",
+  thing="rope",
+  trouble="bell",
+  mood="calm",
+  count="six",
 )
 GOOD = (
-    "mia and tom came to the barn . the bell made no sound . mia tried once but"
-    " nothing changed . we can do this , said tom . he tied the rope to the"
-    " bell . at last the bell rang again . they felt at peace ."
+  "mia and tom came to the barn . the bell made no sound . mia tried once but"
+  " nothing changed . we can do this , said tom . he tied the rope to the"
+  " bell . at last the bell rang again . they felt at peace ."
 )
 LIST = "mia , tom , the barn . a rope and a bell . the bell , stuck . calm ."
 THIN = "mia and tom had a rope . the bell was stuck . mia used the rope ."
@@ -70,9 +70,7 @@ def test_every_sentence_of_the_grammar_is_derivable(kind):
 
 def test_lists_are_not_derivable():
   pattern = grammar.sentence_pattern()
-  assert not any(
-      pattern.fullmatch(" ".join(s)) for s in words.sentences(LIST)
-  )
+  assert not any(pattern.fullmatch(" ".join(s)) for s in words.sentences(LIST))
 
 
 def test_policy_vocabulary_covers_requests_and_stories():
@@ -89,21 +87,21 @@ def test_policy_vocabulary_covers_requests_and_stories():
 
 
 @pytest.mark.parametrize(
-    ("check", "yes", "no"),
-    [
-        ("mentions(rope)", GOOD, "mia sat ."),
-        ("uses(mia, rope)", THIN, LIST),
-        ("fetched(rope)", "tom saw a long cord on the wall .", THIN),
-        ("put_to_work(rope, bell)", GOOD, THIN),
-        ("before(bell, rope)", GOOD, THIN),
-        ("speaks()", GOOD, THIN),
-        ("acts_apart(mia, tom)", "mia sat . tom sat .", "mia and tom sat ."),
-        ("time_steps()", "soon it was . at last it was .", THIN),
-        ("repeats()", "mia sat . mia sat .", GOOD),
-        ("outsider(mia, tom)", "ben sat .", GOOD),
-        ("verbless()", LIST, GOOD),
-        ("stuffed()", "mia . mia . mia . mia .", GOOD),
-    ],
+  ("check", "yes", "no"),
+  [
+    ("mentions(rope)", GOOD, "mia sat ."),
+    ("uses(mia, rope)", THIN, LIST),
+    ("fetched(rope)", "tom saw a long cord on the wall .", THIN),
+    ("put_to_work(rope, bell)", GOOD, THIN),
+    ("before(bell, rope)", GOOD, THIN),
+    ("speaks()", GOOD, THIN),
+    ("acts_apart(mia, tom)", "mia sat . tom sat .", "mia and tom sat ."),
+    ("time_steps()", "soon it was . at last it was .", THIN),
+    ("repeats()", "mia sat . mia sat .", GOOD),
+    ("outsider(mia, tom)", "ben sat .", GOOD),
+    ("verbless()", LIST, GOOD),
+    ("stuffed()", "mia . mia . mia . mia .", GOOD),
+  ],
 )
 def test_verifiers(check, yes, no):
   assert world.CHECKS.run(check, yes)
@@ -112,8 +110,8 @@ def test_verifiers(check, yes, no):
 
 def test_checks_read_ordinary_spelling():
   written = (
-      'Mia and Tom came to the barn. "We can do this now," said Tom! He tied'
-      " the rope to the bell; at last it rang."
+    'Mia and Tom came to the barn. "We can do this now," said Tom! He tied'
+    " the rope to the bell; at last it rang."
   )
   assert words.plain(GOOD) == GOOD
   assert world.CHECKS.run("put_to_work(rope, bell)", written)
@@ -134,7 +132,7 @@ def test_every_writable_criterion_is_valid_and_recognized():
       assert not criterion_problems(criterion), item.text
       assert criteria.kind_of(item.text, REQUEST) == kind
       assert (item.check is None) == (
-          criteria.loose_met(item.text, GOOD, strict=False) is not None
+        criteria.loose_met(item.text, GOOD, strict=False) is not None
       )
       if item.check:
         assert not world.CHECKS.problems(item.check)
@@ -173,9 +171,10 @@ def test_hidden_checks_share_no_predicate_with_library_or_referee():
   assert not library & set(expert.CHECKS.values())
   assert not set(criteria.REGISTRY) & set(expert.CHECKS)
   for module in (criteria, grammar, words, world):
-    assert "expert" not in pathlib.Path(str(module.__file__)).read_text().split(
-        '"""'
-    )[2]
+    assert (
+      "expert"
+      not in pathlib.Path(str(module.__file__)).read_text().split('"""')[2]
+    )
 
 
 def test_only_validation_imports_the_expert():
@@ -195,9 +194,9 @@ def test_only_validation_imports_the_expert():
 
 def test_overlapping_checks_are_those_measured():
   measured = {
-      name
-      for name, phi in story_overlap.overlapping(4000, seed=0).items()
-      if story_overlap.overlaps(phi)
+    name
+    for name, phi in story_overlap.overlapping(4000, seed=0).items()
+    if story_overlap.overlaps(phi)
   }
   assert measured == validation.OVERLAPPING
 
@@ -205,8 +204,8 @@ def test_overlapping_checks_are_those_measured():
 def test_referee_is_good_and_not_perfect():
   drawn = story_overlap.draw(1000, seed=0)
   for pairs in (
-      story_overlap.random_pairs(drawn, seed=1),
-      story_overlap.policy_pairs(32, seed=1),
+    story_overlap.random_pairs(drawn, seed=1),
+    story_overlap.policy_pairs(32, seed=1),
   ):
     assert 0.65 <= story_overlap.referee_agreement(pairs) <= 0.91
 
@@ -220,17 +219,20 @@ def test_kinds_are_ranked_as_the_world_intends():
     for _ in range(150):
       request = draw_request(rng, validation=False)
       text = grammar.write(kind, request, rng)
-      scores.append(
-          expert.expert_score(expert.expert_checks(request, text))
-      )
+      scores.append(expert.expert_score(expert.expert_checks(request, text)))
       library = criteria.items(request)
       loose += [
-          world.CHECKS.run(item.check, text)
-          if item.check
-          else criteria.loose_met(item.text, text, strict=False)
-          for name in ("mention_person", "loose_thing", "loose_place",
-                       "loose_trouble", "loose_mood")
-          for item in library[name]
+        world.CHECKS.run(item.check, text)
+        if item.check
+        else criteria.loose_met(item.text, text, strict=False)
+        for name in (
+          "mention_person",
+          "loose_thing",
+          "loose_place",
+          "loose_trouble",
+          "loose_mood",
+        )
+        for item in library[name]
       ]
     hidden[kind] = sum(scores) / len(scores)
     untuned[kind] = sum(loose) / len(loose)
@@ -251,6 +253,6 @@ def test_validator_scores_missing_answers_as_zero():
 def test_untuned_rubric_is_valid():
   made = [items[0] for items in criteria.items(REQUEST).values()][:3]
   rubric = Rubric(
-      criteria=tuple(Criterion(text=i.text, points=5) for i in made)
+    criteria=tuple(Criterion(text=i.text, points=5) for i in made)
   )
   assert not rubric_problems(rubric)

@@ -7,12 +7,12 @@ from typing import Any, Literal, Protocol
 from varl_jax.types import Message
 
 FailureKind = Literal[
-    "timeout",
-    "refusal",
-    "length",
-    "malformed",
-    "unavailable",
-    "quota",
+  "timeout",
+  "refusal",
+  "length",
+  "malformed",
+  "unavailable",
+  "quota",
 ]
 
 

@@ -50,9 +50,7 @@ class ScriptedChat:
 
   async def complete(self, request: ChatRequest) -> ChatReply:
     """Replies; raises `ChatError` for a role that has no responder."""
-    system = "".join(
-        m.content for m in request.messages if m.role == "system"
-    )
+    system = "".join(m.content for m in request.messages if m.role == "system")
     user = "\n".join(m.content for m in request.messages if m.role == "user")
     match = _ROLE.match(system)
     role = match[1] if match else "solver"
@@ -60,11 +58,11 @@ class ScriptedChat:
       raise ChatError("unavailable", f"No script answers the role {role!r}.")
     digest = hashlib.sha256(f"{request.seed}\0{user}".encode()).digest()
     reading = Reading(
-        blocks=dict(read_blocks(user)),
-        system=system,
-        user=user,
-        rng=random.Random(int.from_bytes(digest[:8], "big")),
+      blocks=dict(read_blocks(user)),
+      system=system,
+      user=user,
+      rng=random.Random(int.from_bytes(digest[:8], "big")),
     )
     return ChatReply(
-        text=self.responders[role](reading), finish="stop", model=self.name
+      text=self.responders[role](reading), finish="stop", model=self.name
     )

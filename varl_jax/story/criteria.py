@@ -36,8 +36,8 @@ def _in_order(sentence: list[str], *wanted: str | frozenset[str]) -> bool:
 def uses(answer: str, person: str, thing: str) -> bool:
   """One sentence has the person, then a verb, then the thing."""
   return any(
-      _in_order(sentence, person, words.VERBS, thing)
-      for sentence in words.sentences(answer)
+    _in_order(sentence, person, words.VERBS, thing)
+    for sentence in words.sentences(answer)
   )
 
 
@@ -45,9 +45,9 @@ def fetched(answer: str, thing: str) -> bool:
   """The thing, under any name, is found, seen or brought."""
   known = _known(thing)
   return any(
-      _in_order(sentence, frozenset(("found", "saw", "brought")), last)
-      for sentence in words.sentences(answer)
-      for last in (thing, known.other.split()[-1])
+    _in_order(sentence, frozenset(("found", "saw", "brought")), last)
+    for sentence in words.sentences(answer)
+    for last in (thing, known.other.split()[-1])
   )
 
 
@@ -61,8 +61,8 @@ def put_to_work(answer: str, thing: str, noun: str) -> bool:
   """One sentence has the thing's own verb, then the thing, then the noun."""
   verb = _known(thing).verb
   return any(
-      _in_order(sentence, verb, thing, noun)
-      for sentence in words.sentences(answer)
+    _in_order(sentence, verb, thing, noun)
+    for sentence in words.sentences(answer)
   )
 
 
@@ -71,9 +71,9 @@ def before(answer: str, early: str, late: str) -> bool:
 
   def first(word: str) -> int | None:
     found = [
-        index
-        for index, sentence in enumerate(words.sentences(answer))
-        if word in sentence
+      index
+      for index, sentence in enumerate(words.sentences(answer))
+      if word in sentence
     ]
     return found[0] if found else None
 
@@ -84,8 +84,8 @@ def before(answer: str, early: str, late: str) -> bool:
 def speaks(answer: str) -> bool:
   """Somebody says something of at least three words."""
   return any(
-      "said" in sentence and "," in sentence and len(sentence) >= 6
-      for sentence in words.sentences(answer)
+    "said" in sentence and "," in sentence and len(sentence) >= 6
+    for sentence in words.sentences(answer)
   )
 
 
@@ -95,8 +95,8 @@ def acts_apart(answer: str, one: str, two: str) -> bool:
 
   def alone(person: str, other: str) -> bool:
     return any(
-        _in_order(sentence, person, words.VERBS) and other not in sentence
-        for sentence in told
+      _in_order(sentence, person, words.VERBS) and other not in sentence
+      for sentence in told
     )
 
   return alone(one, two) and alone(two, one)
@@ -116,14 +116,16 @@ def repeats(answer: str) -> bool:
 
 def outsider(answer: str, one: str, two: str) -> bool:
   """A name other than the two is used."""
-  return bool((set(words.plain(answer).split()) & set(words.PEOPLE)) - {one, two})
+  return bool(
+    (set(words.plain(answer).split()) & set(words.PEOPLE)) - {one, two}
+  )
 
 
 def verbless(answer: str) -> bool:
   """A piece between full stops has no verb."""
   return any(
-      not words.VERBS.intersection(sentence)
-      for sentence in words.sentences(answer)
+    not words.VERBS.intersection(sentence)
+    for sentence in words.sentences(answer)
   )
 
 
@@ -135,18 +137,18 @@ def stuffed(answer: str) -> bool:
 
 
 REGISTRY: Final[Mapping[str, Callable[..., bool]]] = {
-    "mentions": mentions,
-    "uses": uses,
-    "fetched": fetched,
-    "put_to_work": put_to_work,
-    "before": before,
-    "speaks": speaks,
-    "acts_apart": acts_apart,
-    "time_steps": time_steps,
-    "repeats": repeats,
-    "outsider": outsider,
-    "verbless": verbless,
-    "stuffed": stuffed,
+  "mentions": mentions,
+  "uses": uses,
+  "fetched": fetched,
+  "put_to_work": put_to_work,
+  "before": before,
+  "speaks": speaks,
+  "acts_apart": acts_apart,
+  "time_steps": time_steps,
+  "repeats": repeats,
+  "outsider": outsider,
+  "verbless": verbless,
+  "stuffed": stuffed,
 }
 
 # What a prompt tells a writer of rubrics about the verifiers at hand.
@@ -184,94 +186,96 @@ def items(request: StoryRequest) -> dict[str, list[Item]]:
     return Item(kind=kind, text=text, check=check, negative=negative)
 
   made = [
-      *(
-          make(
-              "mention_person",
-              f"The word {person} stands somewhere in the story.",
-              f"mentions({person})",
-          )
-          for person in (a, b)
-      ),
-      make("loose_thing", f"The story brings in the {thing} in some way.", None),
-      make("loose_place", f"The {place} plays a part in the story.", None),
+    *(
       make(
-          "loose_trouble",
-          f"The story touches on the {noun} and its state in some way.",
-          None,
-      ),
+        "mention_person",
+        f"The word {person} stands somewhere in the story.",
+        f"mentions({person})",
+      )
+      for person in (a, b)
+    ),
+    make("loose_thing", f"The story brings in the {thing} in some way.", None),
+    make("loose_place", f"The {place} plays a part in the story.", None),
+    make(
+      "loose_trouble",
+      f"The story touches on the {noun} and its state in some way.",
+      None,
+    ),
+    make(
+      "loose_mood",
+      f"The story has a feeling that can be called {request.mood}.",
+      None,
+    ),
+    *(
       make(
-          "loose_mood",
-          f"The story has a feeling that can be called {request.mood}.",
-          None,
-      ),
-      *(
-          make(
-              "uses",
-              f"One sentence tells that {person} does something with the"
-              f" {thing}.",
-              f"uses({person}, {thing})",
-          )
-          for person in (a, b)
-      ),
-      make(
-          "fetched",
-          f"Somebody finds, sees or brings the {thing}, whatever it is called.",
-          f"fetched({thing})",
-      ),
-      make(
-          "put_to_work",
-          f"The {thing} is put to work on the {noun} itself within one"
-          " sentence.",
-          f"put_to_work({thing}, {noun})",
-      ),
-      make(
-          "before",
-          f"The trouble with the {noun} is told a sentence before the {thing}"
-          " first comes up.",
-          f"before({noun}, {thing})",
-      ),
-      make(
-          "speaks",
-          "Somebody says something aloud, given in spoken words of their own.",
-          "speaks()",
-      ),
-      make(
-          "acts_apart",
-          f"{a} and {b} each do something in a sentence of their own.",
-          f"acts_apart({a}, {b})",
-      ),
-      make(
-          "time_steps",
-          "Words of time, such as then or at last, lead from one event to the"
-          " next.",
-          "time_steps()",
-      ),
-      make("poem", "The text is laid out as a poem with rhyming lines.", None, True),
-      make("machine", "A computer or another machine of today comes up.", None, True),
-      make(
-          "repeats",
-          "One and the same sentence is told twice in the story.",
-          "repeats()",
-          True,
-      ),
-      make(
-          "outsider",
-          f"A person other than {a} and {b} is called by a name.",
-          f"outsider({a}, {b})",
-          True,
-      ),
-      make(
-          "verbless",
-          "A piece between two full stops is a bare list of words with no verb.",
-          "verbless()",
-          True,
-      ),
-      make(
-          "stuffed",
-          "One name or thing is said over and over, four times or more.",
-          "stuffed()",
-          True,
-      ),
+        "uses",
+        f"One sentence tells that {person} does something with the {thing}.",
+        f"uses({person}, {thing})",
+      )
+      for person in (a, b)
+    ),
+    make(
+      "fetched",
+      f"Somebody finds, sees or brings the {thing}, whatever it is called.",
+      f"fetched({thing})",
+    ),
+    make(
+      "put_to_work",
+      f"The {thing} is put to work on the {noun} itself within one sentence.",
+      f"put_to_work({thing}, {noun})",
+    ),
+    make(
+      "before",
+      f"The trouble with the {noun} is told a sentence before the {thing}"
+      " first comes up.",
+      f"before({noun}, {thing})",
+    ),
+    make(
+      "speaks",
+      "Somebody says something aloud, given in spoken words of their own.",
+      "speaks()",
+    ),
+    make(
+      "acts_apart",
+      f"{a} and {b} each do something in a sentence of their own.",
+      f"acts_apart({a}, {b})",
+    ),
+    make(
+      "time_steps",
+      "Words of time, such as then or at last, lead from one event to the"
+      " next.",
+      "time_steps()",
+    ),
+    make(
+      "poem", "The text is laid out as a poem with rhyming lines.", None, True
+    ),
+    make(
+      "machine", "A computer or another machine of today comes up.", None, True
+    ),
+    make(
+      "repeats",
+      "One and the same sentence is told twice in the story.",
+      "repeats()",
+      True,
+    ),
+    make(
+      "outsider",
+      f"A person other than {a} and {b} is called by a name.",
+      f"outsider({a}, {b})",
+      True,
+    ),
+    make(
+      "verbless",
+      "A piece between two full stops is a bare list of words with no verb.",
+      "verbless()",
+      True,
+    ),
+    make(
+      "stuffed",
+      "One name or thing is said over and over, four times or more.",
+      "stuffed()",
+      True,
+    ),
   ]
   kinds: dict[str, list[Item]] = {}
   for item in made:
@@ -280,10 +284,10 @@ def items(request: StoryRequest) -> dict[str, list[Item]]:
 
 
 _LOOSE: Final = (
-    re.compile(r"^The story brings in the (?P<word>\w+) in some way\.$"),
-    re.compile(r"^The (?P<word>\w+) plays a part in the story\.$"),
-    re.compile(r"^The story touches on the (?P<word>\w+) and its state"),
-    re.compile(r"^The story has a feeling that can be called (?P<word>\w+)\.$"),
+  re.compile(r"^The story brings in the (?P<word>\w+) in some way\.$"),
+  re.compile(r"^The (?P<word>\w+) plays a part in the story\.$"),
+  re.compile(r"^The story touches on the (?P<word>\w+) and its state"),
+  re.compile(r"^The story has a feeling that can be called (?P<word>\w+)\.$"),
 )
 
 
@@ -311,8 +315,8 @@ def loose_met(text: str, answer: str, *, strict: bool) -> bool | None:
       if not strict:
         return word in words.plain(answer).split()
       return any(
-          word in sentence and len(sentence) >= 3
-          for sentence in words.sentences(answer)
+        word in sentence and len(sentence) >= 3
+        for sentence in words.sentences(answer)
       )
   return None
 

@@ -57,9 +57,9 @@ def scene_set(request: StoryRequest, answer: str) -> bool:
   place = (request.place, words.PLACES[request.place])
   person = (request.first, request.second, "friends")
   return (
-      any(_has(lines[0], p) for p in place)
-      and any(_has(lines[0], p) for p in person)
-      and any(_has(lines[0], w) for w in ("came", "met", "walked", "sat"))
+    any(_has(lines[0], p) for p in place)
+    and any(_has(lines[0], p) for p in person)
+    and any(_has(lines[0], w) for w in ("came", "met", "walked", "sat"))
   )
 
 
@@ -72,8 +72,8 @@ def setback(request: StoryRequest, answer: str) -> bool:
   """Something is tried or awaited in vain."""
   del request
   return any(
-      _has(line, "but") and (_has(line, "nothing") or _has(line, "no"))
-      for line in _lines(answer)
+    _has(line, "but") and (_has(line, "nothing") or _has(line, "no"))
+    for line in _lines(answer)
   )
 
 
@@ -90,10 +90,10 @@ def means_to_end(request: StoryRequest, answer: str) -> bool:
   lines = _lines(answer)
   ends = [i for i, line in enumerate(lines) if _has(line, fixed)]
   handled = [
-      i
-      for i, line in enumerate(lines)
-      if _has(line, thing.verb)
-      and (_has(line, request.thing) or _has(line, thing.other))
+    i
+    for i, line in enumerate(lines)
+    if _has(line, thing.verb)
+    and (_has(line, request.thing) or _has(line, thing.other))
   ]
   return any(0 < end - use <= 2 for end in ends for use in handled)
 
@@ -108,29 +108,29 @@ def cohesive(request: StoryRequest, answer: str) -> bool:
   """A pronoun stands for somebody or something already named."""
   lines = _lines(answer)
   named = [
-      i
-      for i, line in enumerate(lines)
-      if _has(line, request.first)
-      or _has(line, request.second)
-      or _has(line, "friends")
+    i
+    for i, line in enumerate(lines)
+    if _has(line, request.first)
+    or _has(line, request.second)
+    or _has(line, "friends")
   ]
   later = lines[named[0] + 1 :] if named else []
   return any(
-      _has(line, pronoun) for line in later for pronoun in ("he", "she", "they")
+    _has(line, pronoun) for line in later for pronoun in ("he", "she", "they")
   )
 
 
 CHECKS: Final[Mapping[str, Callable[[StoryRequest, str], bool]]] = {
-    "fluent": fluent,
-    "whole": whole,
-    "length_as_asked": length_as_asked,
-    "scene_set": scene_set,
-    "trouble_shown": trouble_shown,
-    "setback": setback,
-    "mended": mended,
-    "means_to_end": means_to_end,
-    "feeling_shown": feeling_shown,
-    "cohesive": cohesive,
+  "fluent": fluent,
+  "whole": whole,
+  "length_as_asked": length_as_asked,
+  "scene_set": scene_set,
+  "trouble_shown": trouble_shown,
+  "setback": setback,
+  "mended": mended,
+  "means_to_end": means_to_end,
+  "feeling_shown": feeling_shown,
+  "cohesive": cohesive,
 }
 
 

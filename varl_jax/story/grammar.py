@@ -16,98 +16,98 @@ from varl_jax.story.requests import StoryRequest
 Kind = Literal["good", "thin", "list", "ramble"]
 
 BEATS: Final = {
-    "opening": (
-        "{a} and {b} came to the {place} .",
-        "one day {a} met {b} at the {place} .",
-        "{a} and {b} walked by the {place_other} .",
-        "two friends walked by the {place_other} .",
-        "{a} sat at the {place} with a friend .",
-    ),
-    "trouble": (
-        "something there {broken} .",
-        "the {noun} {broken} .",
-        "soon {a} saw that the {noun} {broken} .",
-        "they saw that the {noun} was {state} .",
-    ),
-    "setback": (
-        "{a} pulled hard but nothing moved .",
-        "{a} tried once but nothing changed .",
-        "they waited a long time but no help came .",
-    ),
-    "find": (
-        "then {b} found a {thing} in the grass .",
-        "then {he_b} saw a {thing_other} on the wall .",
-        "{b} ran home and brought the {thing} .",
-    ),
-    "talk": (
-        "we can do this , said {b} .",
-        "{he_a} said , let me try .",
-    ),
-    "use": (
-        "{he_b} {verb} the {thing} {preposition} the {noun} .",
-        "{b} {verb} the {thing} {preposition} the {noun} .",
-        "{b} {verb} the {thing_other} {preposition} it .",
-        "with care {b} {verb} the {thing} {preposition} the {noun} .",
-    ),
-    "mending": (
-        "at last the {noun} {fixed} .",
-        "slowly it {fixed} .",
-        "at last it {fixed} .",
-    ),
-    "ending": (
-        "they {feeling} .",
-        "{a} and {b} {feeling} .",
-        "that night they {feeling} .",
-    ),
+  "opening": (
+    "{a} and {b} came to the {place} .",
+    "one day {a} met {b} at the {place} .",
+    "{a} and {b} walked by the {place_other} .",
+    "two friends walked by the {place_other} .",
+    "{a} sat at the {place} with a friend .",
+  ),
+  "trouble": (
+    "something there {broken} .",
+    "the {noun} {broken} .",
+    "soon {a} saw that the {noun} {broken} .",
+    "they saw that the {noun} was {state} .",
+  ),
+  "setback": (
+    "{a} pulled hard but nothing moved .",
+    "{a} tried once but nothing changed .",
+    "they waited a long time but no help came .",
+  ),
+  "find": (
+    "then {b} found a {thing} in the grass .",
+    "then {he_b} saw a {thing_other} on the wall .",
+    "{b} ran home and brought the {thing} .",
+  ),
+  "talk": (
+    "we can do this , said {b} .",
+    "{he_a} said , let me try .",
+  ),
+  "use": (
+    "{he_b} {verb} the {thing} {preposition} the {noun} .",
+    "{b} {verb} the {thing} {preposition} the {noun} .",
+    "{b} {verb} the {thing_other} {preposition} it .",
+    "with care {b} {verb} the {thing} {preposition} the {noun} .",
+  ),
+  "mending": (
+    "at last the {noun} {fixed} .",
+    "slowly it {fixed} .",
+    "at last it {fixed} .",
+  ),
+  "ending": (
+    "they {feeling} .",
+    "{a} and {b} {feeling} .",
+    "that night they {feeling} .",
+  ),
 }
 
 OPTIONAL: Final = ("setback", "find", "talk")
 
 THIN: Final = (
-    (
-        "{a} and {b} were at the {place} .",
-        "{a} and {b} were there .",
-        "{a} and {b} had a {thing} .",
-    ),
-    (
-        "the {noun} was {state} .",
-        "{a} saw the {noun} .",
-        "it was {state} .",
-    ),
-    (
-        "then {a} used the {thing} .",
-        "{b} used the {thing} .",
-        "{a} fixed it with the {thing} .",
-        "{b} fixed it .",
-    ),
-    (
-        "it was {mood} .",
-        "all was well .",
-        "at last it was the end .",
-    ),
+  (
+    "{a} and {b} were at the {place} .",
+    "{a} and {b} were there .",
+    "{a} and {b} had a {thing} .",
+  ),
+  (
+    "the {noun} was {state} .",
+    "{a} saw the {noun} .",
+    "it was {state} .",
+  ),
+  (
+    "then {a} used the {thing} .",
+    "{b} used the {thing} .",
+    "{a} fixed it with the {thing} .",
+    "{b} fixed it .",
+  ),
+  (
+    "it was {mood} .",
+    "all was well .",
+    "at last it was the end .",
+  ),
 )
 
 RAMBLE: Final = (
-    "the sun was high .",
-    "birds sang in the trees .",
-    "it was a long day .",
-    "soon it was night .",
-    "then an old man walked by .",
-    "{x} liked to eat soup .",
-    "{x} talked about the rain .",
-    "the wind was cold .",
-    "they talked and talked .",
-    "the sky was blue .",
-    "some people like rain .",
-    "at last it was the end .",
+  "the sun was high .",
+  "birds sang in the trees .",
+  "it was a long day .",
+  "soon it was night .",
+  "then an old man walked by .",
+  "{x} liked to eat soup .",
+  "{x} talked about the rain .",
+  "the wind was cold .",
+  "they talked and talked .",
+  "the sky was blue .",
+  "some people like rain .",
+  "at last it was the end .",
 )
 
 LIST: Final = (
-    ("{a} and {b} .", "{a} , {b} , the {place} .", "story about {a} and {b} ."),
-    ("the {place} .", "{place} and {thing} .", "at the {place} ."),
-    ("a {thing} and a {noun} .", "a {thing} .", "the {thing} , the {noun} ."),
-    ("the {noun} , {state} .", "{noun} {state} .", "a {state} {noun} ."),
-    ("{mood} .", "{mood} , {mood} .", "a {mood} mood ."),
+  ("{a} and {b} .", "{a} , {b} , the {place} .", "story about {a} and {b} ."),
+  ("the {place} .", "{place} and {thing} .", "at the {place} ."),
+  ("a {thing} and a {noun} .", "a {thing} .", "the {thing} , the {noun} ."),
+  ("the {noun} , {state} .", "{noun} {state} .", "a {state} {noun} ."),
+  ("{mood} .", "{mood} , {mood} .", "a {mood} mood ."),
 )
 
 
@@ -116,28 +116,28 @@ def fill(template: str, request: StoryRequest, rng: random.Random) -> str:
   thing = words.OBJECTS[request.thing]
   trouble = words.TROUBLES[request.trouble]
   others = [
-      person
-      for person in words.PEOPLE
-      if person not in (request.first, request.second)
+    person
+    for person in words.PEOPLE
+    if person not in (request.first, request.second)
   ]
   return template.format(
-      a=request.first,
-      b=request.second,
-      he_a=words.PEOPLE[request.first],
-      he_b=words.PEOPLE[request.second],
-      place=request.place,
-      place_other=words.PLACES[request.place],
-      thing=request.thing,
-      thing_other=thing.other,
-      verb=thing.verb,
-      preposition=thing.preposition,
-      noun=request.trouble,
-      state=trouble.state,
-      broken=trouble.broken,
-      fixed=trouble.fixed,
-      mood=request.mood,
-      feeling=words.MOODS[request.mood],
-      x=rng.choice(others),
+    a=request.first,
+    b=request.second,
+    he_a=words.PEOPLE[request.first],
+    he_b=words.PEOPLE[request.second],
+    place=request.place,
+    place_other=words.PLACES[request.place],
+    thing=request.thing,
+    thing_other=thing.other,
+    verb=thing.verb,
+    preposition=thing.preposition,
+    noun=request.trouble,
+    state=trouble.state,
+    broken=trouble.broken,
+    fixed=trouble.fixed,
+    mood=request.mood,
+    feeling=words.MOODS[request.mood],
+    x=rng.choice(others),
   )
 
 
@@ -178,28 +178,28 @@ def _pattern(template: str) -> str:
     return "(?:" + "|".join(map(re.escape, choices)) + ")"
 
   slots = {
-      "a": options(list(words.PEOPLE)),
-      "b": options(list(words.PEOPLE)),
-      "x": options(list(words.PEOPLE)),
-      "he_a": "(?:he|she)",
-      "he_b": "(?:he|she)",
-      "place": options(list(words.PLACES)),
-      "place_other": options(list(words.PLACES.values())),
-      "thing": options(list(words.OBJECTS)),
-      "thing_other": options([t.other for t in words.OBJECTS.values()]),
-      "verb": options([t.verb for t in words.OBJECTS.values()]),
-      "preposition": options([t.preposition for t in words.OBJECTS.values()]),
-      "noun": options(list(words.TROUBLES)),
-      "state": options([t.state for t in words.TROUBLES.values()]),
-      "broken": options([t.broken for t in words.TROUBLES.values()]),
-      "fixed": options([t.fixed for t in words.TROUBLES.values()]),
-      "mood": options(list(words.MOODS)),
-      "feeling": options(list(words.MOODS.values())),
+    "a": options(list(words.PEOPLE)),
+    "b": options(list(words.PEOPLE)),
+    "x": options(list(words.PEOPLE)),
+    "he_a": "(?:he|she)",
+    "he_b": "(?:he|she)",
+    "place": options(list(words.PLACES)),
+    "place_other": options(list(words.PLACES.values())),
+    "thing": options(list(words.OBJECTS)),
+    "thing_other": options([t.other for t in words.OBJECTS.values()]),
+    "verb": options([t.verb for t in words.OBJECTS.values()]),
+    "preposition": options([t.preposition for t in words.OBJECTS.values()]),
+    "noun": options(list(words.TROUBLES)),
+    "state": options([t.state for t in words.TROUBLES.values()]),
+    "broken": options([t.broken for t in words.TROUBLES.values()]),
+    "fixed": options([t.fixed for t in words.TROUBLES.values()]),
+    "mood": options(list(words.MOODS)),
+    "feeling": options(list(words.MOODS.values())),
   }
   parts = re.split(r"\{(\w+)\}", template.removesuffix(" ."))
   return "".join(
-      slots[part] if index % 2 else re.escape(part)
-      for index, part in enumerate(parts)
+    slots[part] if index % 2 else re.escape(part)
+    for index, part in enumerate(parts)
   )
 
 

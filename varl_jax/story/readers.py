@@ -18,13 +18,13 @@ def judge(reading: Reading) -> str:
   blocks = reading.blocks
   outside = reading.user[reading.user.rfind("<<<END ") :]
   met = criteria.loose_met(
-      blocks["CRITERION"],
-      blocks["ANSWER"],
-      strict="strict" in outside.lower(),
+    blocks["CRITERION"],
+    blocks["ANSWER"],
+    strict="strict" in outside.lower(),
   )
   if met is None:
     return json.dumps(
-        {"explanation": "The criterion cannot be read.", "criteria_met": None}
+      {"explanation": "The criterion cannot be read.", "criteria_met": None}
     )
   reason = "The story has it." if met else "The story lacks it."
   return json.dumps({"explanation": reason, "criteria_met": met})
@@ -43,18 +43,18 @@ def quality(answer: str) -> float:
   """
   mean, distinct = _shape(answer)
   return (
-      min(1.0, distinct / 20)
-      + 0.6 * min(1.0, len(answer.split()) / 36)
-      + 0.4 * max(0.0, 1 - abs(mean - 5.5) / 3)
+    min(1.0, distinct / 20)
+    + 0.6 * min(1.0, len(answer.split()) / 36)
+    + 0.4 * max(0.0, 1 - abs(mean - 5.5) / 3)
   )
 
 
 def referee(reading: Reading) -> str:
   """Blind referee: tiers by `quality`, a clear step down opens a new tier."""
   answers = {
-      name.removeprefix("ANSWER "): text
-      for name, text in reading.blocks.items()
-      if name.startswith("ANSWER ")
+    name.removeprefix("ANSWER "): text
+    for name, text in reading.blocks.items()
+    if name.startswith("ANSWER ")
   }
   worth = {label: quality(text) for label, text in answers.items()}
   tiers: list[list[str]] = []
@@ -77,31 +77,31 @@ def analyse(reading: Reading) -> str:
   score = _score(reading.blocks["SCORE"])
   mean, distinct = _shape(reading.blocks["ANSWER"])
   reply = {
-      "failure_mode": "none",
-      "rubric_defect": "none",
-      "task_defect": "none",
-      "verdict": "model_succeeded",
-      "gap": "nothing to add",
+    "failure_mode": "none",
+    "rubric_defect": "none",
+    "task_defect": "none",
+    "verdict": "model_succeeded",
+    "gap": "nothing to add",
   }
   if score >= 0.5 and mean < 4.6:
     reply.update(
-        failure_mode="instruction_format",
-        rubric_defect="gameable_restates_task",
-        verdict="generator_at_fault",
-        gap="words are named and nothing is told",
+      failure_mode="instruction_format",
+      rubric_defect="gameable_restates_task",
+      verdict="generator_at_fault",
+      gap="words are named and nothing is told",
     )
   elif score >= 0.7 and distinct < 18:
     reply.update(
-        rubric_defect="untestable_vague",
-        task_defect="too_easy",
-        verdict="generator_at_fault",
-        gap="a bare report earns nearly everything",
+      rubric_defect="untestable_vague",
+      task_defect="too_easy",
+      verdict="generator_at_fault",
+      gap="a bare report earns nearly everything",
     )
   elif score < 0.5:
     reply.update(
-        failure_mode="incompleteness",
-        verdict="model_failed_fair_task",
-        gap="the events asked for are left out",
+      failure_mode="incompleteness",
+      verdict="model_failed_fair_task",
+      gap="the events asked for are left out",
     )
   return json.dumps(reply)
 
@@ -119,7 +119,7 @@ def audit(reading: Reading) -> str:
   if quality(exploit) >= quality(honest):
     order: Sequence[str] = ("incorrect_pair", "ambiguous_rubrics")
   elif any(
-      line.startswith("-") for line in blocks["ADDED CRITERIA"].splitlines()
+    line.startswith("-") for line in blocks["ADDED CRITERIA"].splitlines()
   ):
     order = ("missed_negatives", "ambiguous_rubrics")
   elif "in some way" in blocks["RUBRIC"] or "plays a part" in blocks["RUBRIC"]:
@@ -127,26 +127,26 @@ def audit(reading: Reading) -> str:
   else:
     order = ("missed_positives", "ambiguous_rubrics")
   return json.dumps(
-      {
-          "category": order[0],
-          "second_choice": order[1],
-          "reason": "By the shape of both answers and what was added.",
-      }
+    {
+      "category": order[0],
+      "second_choice": order[1],
+      "reason": "By the shape of both answers and what was added.",
+    }
   )
 
 
 RESPONDERS: dict[str, Responder] = {
-    "solver": writers.answer_honestly,
-    "proposer": writers.propose,
-    "generator": writers.generate,
-    "adversary": writers.attack,
-    "repairer": writers.repair,
-    "patcher": writers.patch,
-    "meta_optimizer": writers.evolve,
-    "memo_optimizer": writers.remember,
-    "judge": judge,
-    "referee": referee,
-    "analyst": analyse,
-    "summarizer": summarize,
-    "auditor": audit,
+  "solver": writers.answer_honestly,
+  "proposer": writers.propose,
+  "generator": writers.generate,
+  "adversary": writers.attack,
+  "repairer": writers.repair,
+  "patcher": writers.patch,
+  "meta_optimizer": writers.evolve,
+  "memo_optimizer": writers.remember,
+  "judge": judge,
+  "referee": referee,
+  "analyst": analyse,
+  "summarizer": summarize,
+  "auditor": audit,
 }

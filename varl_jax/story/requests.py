@@ -37,9 +37,9 @@ class StoryRequest:
     state = words.TROUBLES[self.trouble].state
     tail = " do not add other people ." if self.alone else ""
     return (
-        f"write a story about {self.first} and {self.second} at the"
-        f" {self.place} with a {self.thing} . the {self.trouble} is {state} ."
-        f" the mood is {self.mood} . use {self.count} sentences .{tail}"
+      f"write a story about {self.first} and {self.second} at the"
+      f" {self.place} with a {self.thing} . the {self.trouble} is {state} ."
+      f" the mood is {self.mood} . use {self.count} sentences .{tail}"
     )
 
   @property
@@ -49,10 +49,10 @@ class StoryRequest:
 
 
 _PATTERN = re.compile(
-    r"write a story about (?P<first>\w+) and (?P<second>\w+) at the"
-    r" (?P<place>\w+) with a (?P<thing>\w+) \. the (?P<trouble>\w+) is \w+ \."
-    r" the mood is (?P<mood>\w+) \. use (?P<count>\w+) sentences \."
-    r"(?P<alone> do not add other people \.)?"
+  r"write a story about (?P<first>\w+) and (?P<second>\w+) at the"
+  r" (?P<place>\w+) with a (?P<thing>\w+) \. the (?P<trouble>\w+) is \w+ \."
+  r" the mood is (?P<mood>\w+) \. use (?P<count>\w+) sentences \."
+  r"(?P<alone> do not add other people \.)?"
 )
 
 
@@ -75,28 +75,28 @@ def held_out(request: StoryRequest) -> bool:
   A fixed fifth of the combinations of place, thing and trouble is kept back.
   """
   index = (
-      list(words.PLACES).index(request.place)
-      + 2 * list(words.OBJECTS).index(request.thing)
-      + 3 * list(words.TROUBLES).index(request.trouble)
+    list(words.PLACES).index(request.place)
+    + 2 * list(words.OBJECTS).index(request.thing)
+    + 3 * list(words.TROUBLES).index(request.trouble)
   )
   return index % 5 == 0
 
 
 def draw_request(
-    rng: random.Random, *, validation: bool, red_team: float = 0.0
+  rng: random.Random, *, validation: bool, red_team: float = 0.0
 ) -> StoryRequest:
   """Draws a request of the training or of the validation combinations."""
   while True:
     first, second = rng.sample(list(words.PEOPLE), 2)
     request = StoryRequest(
-        first=first,
-        second=second,
-        place=rng.choice(list(words.PLACES)),
-        thing=rng.choice(list(words.OBJECTS)),
-        trouble=rng.choice(list(words.TROUBLES)),
-        mood=rng.choice(list(words.MOODS)),
-        count=rng.choice(list(words.COUNTS)),
-        alone=rng.random() < red_team,
+      first=first,
+      second=second,
+      place=rng.choice(list(words.PLACES)),
+      thing=rng.choice(list(words.OBJECTS)),
+      trouble=rng.choice(list(words.TROUBLES)),
+      mood=rng.choice(list(words.MOODS)),
+      count=rng.choice(list(words.COUNTS)),
+      alone=rng.random() < red_team,
     )
     if held_out(request) == validation:
       return request

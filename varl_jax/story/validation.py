@@ -28,16 +28,16 @@ class StoryValidator:
   def tasks(self) -> list[Task]:
     """The requests as tasks without criteria: nothing to leak."""
     return [
-        Task(
-            task_id=f"held-out-{index}",
-            prompt=(Message(role="user", content=request.text),),
-            rubric=Rubric(criteria=()),
-        )
-        for index, request in enumerate(self.requests)
+      Task(
+        task_id=f"held-out-{index}",
+        prompt=(Message(role="user", content=request.text),),
+        rubric=Rubric(criteria=()),
+      )
+      for index, request in enumerate(self.requests)
     ]
 
   def score(
-      self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
+    self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
   ) -> dict[str, float]:
     """Means over answers, in [0, 1].
 
@@ -51,25 +51,25 @@ class StoryValidator:
       a check.
     """
     rows = [
-        expert.expert_checks(read_request(task.prompt[-1].content), answer or "")
-        for task, group in zip(tasks, answers, strict=True)
-        for answer in group
+      expert.expert_checks(read_request(task.prompt[-1].content), answer or "")
+      for task, group in zip(tasks, answers, strict=True)
+      for answer in group
     ]
     missing = sum(answer is None for group in answers for answer in group)
     count = len(rows)
     apart = [name for name in expert.CHECKS if name not in OVERLAPPING]
     score = sum(map(expert.expert_score, rows)) / count
     found = {
-        "eval/score": score,
-        "eval/raw": score,
-        "eval/non_overlapping": (
-            sum(
-                expert.expert_score({name: row[name] for name in apart})
-                for row in rows
-            )
-            / count
-        ),
-        "eval/missing": missing / count,
+      "eval/score": score,
+      "eval/raw": score,
+      "eval/non_overlapping": (
+        sum(
+          expert.expert_score({name: row[name] for name in apart})
+          for row in rows
+        )
+        / count
+      ),
+      "eval/missing": missing / count,
     }
     for name in expert.CHECKS:
       found[f"eval/check_{name}"] = sum(row[name] for row in rows) / count

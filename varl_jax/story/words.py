@@ -11,29 +11,29 @@ import re
 from typing import Final
 
 PEOPLE: Final = {
-    "mia": "she",
-    "tom": "he",
-    "ana": "she",
-    "ben": "he",
-    "ivy": "she",
-    "leo": "he",
-    "zoe": "she",
-    "max": "he",
-    "eva": "she",
-    "sam": "he",
-    "lil": "she",
-    "gus": "he",
+  "mia": "she",
+  "tom": "he",
+  "ana": "she",
+  "ben": "he",
+  "ivy": "she",
+  "leo": "he",
+  "zoe": "she",
+  "max": "he",
+  "eva": "she",
+  "sam": "he",
+  "lil": "she",
+  "gus": "he",
 }
 
 PLACES: Final = {
-    "barn": "old shed",
-    "harbor": "edge of the sea",
-    "market": "row of stalls",
-    "forest": "tall trees",
-    "school": "red brick house",
-    "garden": "flower beds",
-    "mill": "stone house",
-    "castle": "high walls",
+  "barn": "old shed",
+  "harbor": "edge of the sea",
+  "market": "row of stalls",
+  "forest": "tall trees",
+  "school": "red brick house",
+  "garden": "flower beds",
+  "mill": "stone house",
+  "castle": "high walls",
 }
 
 
@@ -47,14 +47,14 @@ class Thing:
 
 
 OBJECTS: Final = {
-    "rope": Thing(other="long cord", verb="tied", preposition="to"),
-    "key": Thing(other="bit of metal", verb="turned", preposition="in"),
-    "lamp": Thing(other="small light", verb="held", preposition="over"),
-    "hammer": Thing(other="heavy tool", verb="swung", preposition="at"),
-    "ladder": Thing(other="wooden steps", verb="leaned", preposition="on"),
-    "map": Thing(other="paper chart", verb="spread", preposition="by"),
-    "whistle": Thing(other="tin pipe", verb="blew", preposition="near"),
-    "blanket": Thing(other="wool cover", verb="threw", preposition="across"),
+  "rope": Thing(other="long cord", verb="tied", preposition="to"),
+  "key": Thing(other="bit of metal", verb="turned", preposition="in"),
+  "lamp": Thing(other="small light", verb="held", preposition="over"),
+  "hammer": Thing(other="heavy tool", verb="swung", preposition="at"),
+  "ladder": Thing(other="wooden steps", verb="leaned", preposition="on"),
+  "map": Thing(other="paper chart", verb="spread", preposition="by"),
+  "whistle": Thing(other="tin pipe", verb="blew", preposition="near"),
+  "blanket": Thing(other="wool cover", verb="threw", preposition="across"),
 }
 
 
@@ -68,44 +68,42 @@ class Trouble:
 
 
 TROUBLES: Final = {
-    "gate": Trouble(
-        state="locked", broken="would not open", fixed="opened wide"
-    ),
-    "bell": Trouble(state="stuck", broken="made no sound", fixed="rang again"),
-    "boat": Trouble(
-        state="adrift", broken="had floated away", fixed="came back to shore"
-    ),
-    "dog": Trouble(
-        state="lost", broken="was nowhere to be seen", fixed="came running home"
-    ),
-    "bridge": Trouble(
-        state="damaged", broken="had a gap in it", fixed="stood firm"
-    ),
-    "wheel": Trouble(
-        state="jammed", broken="would not move", fixed="spun freely"
-    ),
-    "stove": Trouble(state="cold", broken="gave no heat", fixed="glowed warm"),
-    "well": Trouble(
-        state="dry", broken="gave no water", fixed="filled to the top"
-    ),
+  "gate": Trouble(state="locked", broken="would not open", fixed="opened wide"),
+  "bell": Trouble(state="stuck", broken="made no sound", fixed="rang again"),
+  "boat": Trouble(
+    state="adrift", broken="had floated away", fixed="came back to shore"
+  ),
+  "dog": Trouble(
+    state="lost", broken="was nowhere to be seen", fixed="came running home"
+  ),
+  "bridge": Trouble(
+    state="damaged", broken="had a gap in it", fixed="stood firm"
+  ),
+  "wheel": Trouble(
+    state="jammed", broken="would not move", fixed="spun freely"
+  ),
+  "stove": Trouble(state="cold", broken="gave no heat", fixed="glowed warm"),
+  "well": Trouble(
+    state="dry", broken="gave no water", fixed="filled to the top"
+  ),
 }
 
 MOODS: Final = {
-    "calm": "felt at peace",
-    "happy": "laughed out loud",
-    "proud": "held their heads high",
-    "brave": "were no longer afraid",
-    "tender": "held hands",
-    "hopeful": "looked to the morning",
+  "calm": "felt at peace",
+  "happy": "laughed out loud",
+  "proud": "held their heads high",
+  "brave": "were no longer afraid",
+  "tender": "held hands",
+  "hopeful": "looked to the morning",
 }
 
 COUNTS: Final = {"five": 5, "six": 6, "seven": 7}
 
 VERBS: Final = frozenset(
-    "came met walked was were saw pulled tried waited found ran brought said"
-    " used fixed had made gave felt laughed held looked turned tied swung"
-    " leaned spread blew threw opened rang stood spun glowed filled sang"
-    " talked liked like moved changed would sat".split()
+  "came met walked was were saw pulled tried waited found ran brought said"
+  " used fixed had made gave felt laughed held looked turned tied swung"
+  " leaned spread blew threw opened rang stood spun glowed filled sang"
+  " talked liked like moved changed would sat".split()
 )
 
 TIME_WORDS: Final = ("soon", "then", "at last", "slowly", "that night")

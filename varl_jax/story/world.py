@@ -17,9 +17,9 @@ CHAT: Final = ScriptedChat(name="story-script-1", responders=readers.RESPONDERS)
 CHECKS: Final = CheckRegistry(checks=criteria.REGISTRY)
 VERIFIERS: Final = criteria.VERIFIERS
 DESCRIPTION: Final = (
-    "Requests for very short stories: two people, a place, a thing, something"
-    " in trouble, a mood and a number of sentences. A reader wants events that"
-    " follow from one another, told in plain full sentences."
+  "Requests for very short stories: two people, a place, a thing, something"
+  " in trouble, a mood and a number of sentences. A reader wants events that"
+  " follow from one another, told in plain full sentences."
 )
 
 

@@ -15,39 +15,39 @@ from typing import Final
 from varl_jax.llm.scripted_chat import Reading
 from varl_jax.story import criteria, grammar, words
 from varl_jax.story.requests import (
-    StoryRequest,
-    draw_request,
-    read_request,
+  StoryRequest,
+  draw_request,
+  read_request,
 )
 
 UNTUNED: Final = (
-    "mention_person",
-    "loose_thing",
-    "loose_place",
-    "loose_trouble",
-    "loose_mood",
+  "mention_person",
+  "loose_thing",
+  "loose_place",
+  "loose_trouble",
+  "loose_mood",
 )
 UNTUNED_NEGATIVE: Final = ("poem", "machine")
 
 # One sentence of guidance or memo for each kind of criterion that can be
 # taught; a generator that reads the sentence starts to write that kind.
 LESSONS: Final = {
-    "uses": "Ask for a person doing something with the thing.",
-    "before": "Ask that the trouble is told before the thing comes up.",
-    "fetched": "Ask that somebody finds or brings the thing.",
-    "put_to_work": "Ask that the thing is put to work on what is in trouble.",
-    "speaks": "Ask for somebody who speaks aloud.",
-    "acts_apart": "Ask that both people act, each in their own sentence.",
-    "time_steps": "Ask for words of time between events.",
-    "repeats": "Fine a sentence that is told twice.",
-    "outsider": "Fine a name that was never asked for.",
-    "verbless": "Fine a piece without a verb.",
-    "stuffed": "Fine a name or thing that is said over and over.",
+  "uses": "Ask for a person doing something with the thing.",
+  "before": "Ask that the trouble is told before the thing comes up.",
+  "fetched": "Ask that somebody finds or brings the thing.",
+  "put_to_work": "Ask that the thing is put to work on what is in trouble.",
+  "speaks": "Ask for somebody who speaks aloud.",
+  "acts_apart": "Ask that both people act, each in their own sentence.",
+  "time_steps": "Ask for words of time between events.",
+  "repeats": "Fine a sentence that is told twice.",
+  "outsider": "Fine a name that was never asked for.",
+  "verbless": "Fine a piece without a verb.",
+  "stuffed": "Fine a name or thing that is said over and over.",
 }
 _NEGATIVE: Final = frozenset(("repeats", "outsider", "verbless", "stuffed"))
 # What a repair swaps in: all that is taught but the loosest of them.
 _SPECIFIC: Final = tuple(
-    kind for kind in LESSONS if kind not in _NEGATIVE and kind != "uses"
+  kind for kind in LESSONS if kind not in _NEGATIVE and kind != "uses"
 )
 
 
@@ -55,16 +55,16 @@ def propose(reading: Reading) -> str:
   """Query proposer: requests drawn from the training combinations."""
   count = int(reading.blocks["COUNT"])
   requests = [
-      draw_request(reading.rng, validation=False, red_team=0.1)
-      for _ in range(count)
+    draw_request(reading.rng, validation=False, red_team=0.1)
+    for _ in range(count)
   ]
   return json.dumps(
-      {
-          "requests": [
-              {"text": r.text, "use_case": r.mood, "red_team": r.alone}
-              for r in requests
-          ]
-      }
+    {
+      "requests": [
+        {"text": r.text, "use_case": r.mood, "red_team": r.alone}
+        for r in requests
+      ]
+    }
   )
 
 
@@ -75,8 +75,8 @@ def _points(rng: random.Random, negative: bool) -> int:
 
 def _as_json(item: criteria.Item, rng: random.Random) -> dict[str, object]:
   made: dict[str, object] = {
-      "criterion_text": item.text,
-      "points": _points(rng, item.negative),
+    "criterion_text": item.text,
+    "points": _points(rng, item.negative),
   }
   if item.check:
     made["check"] = item.check
@@ -88,11 +88,11 @@ def _taught(text: str) -> list[str]:
 
 
 def _draw(
-    request: StoryRequest,
-    kinds: Iterable[str],
-    fallback: Iterable[str],
-    count: int,
-    rng: random.Random,
+  request: StoryRequest,
+  kinds: Iterable[str],
+  fallback: Iterable[str],
+  count: int,
+  rng: random.Random,
 ) -> list[criteria.Item]:
   """Draws items: four in five of the taught kinds while there are any."""
   library = criteria.items(request)
@@ -113,25 +113,25 @@ def generate(reading: Reading) -> str:
   request = read_request(blocks["REQUEST"])
   taught = _taught(blocks.get("GUIDANCE", "") + blocks.get("MEMO", ""))
   chosen = _draw(
-      request,
-      [kind for kind in taught if kind not in _NEGATIVE],
-      UNTUNED,
-      int(blocks["POSITIVE COUNT"]),
-      rng,
+    request,
+    [kind for kind in taught if kind not in _NEGATIVE],
+    UNTUNED,
+    int(blocks["POSITIVE COUNT"]),
+    rng,
   )
   chosen += _draw(
-      request,
-      [kind for kind in taught if kind in _NEGATIVE],
-      UNTUNED_NEGATIVE,
-      int(blocks["NEGATIVE COUNT"]),
-      rng,
+    request,
+    [kind for kind in taught if kind in _NEGATIVE],
+    UNTUNED_NEGATIVE,
+    int(blocks["NEGATIVE COUNT"]),
+    rng,
   )
   return json.dumps(
-      {
-          "question": request.text,
-          "use_case": request.mood,
-          "rubric_items": [_as_json(item, rng) for item in chosen],
-      }
+    {
+      "question": request.text,
+      "use_case": request.mood,
+      "rubric_items": [_as_json(item, rng) for item in chosen],
+    }
   )
 
 
@@ -141,15 +141,15 @@ def answer_honestly(reading: Reading) -> str:
 
 
 _LINE: Final = re.compile(
-    r"^(?P<points>[+-]\d+(?:\.\d+)?) \| (?P<text>[^|]+?)(?: \| (?P<check>.+))?$",
-    re.M,
+  r"^(?P<points>[+-]\d+(?:\.\d+)?) \| (?P<text>[^|]+?)(?: \| (?P<check>.+))?$",
+  re.M,
 )
 
 
 def _rubric(text: str) -> list[tuple[float, str, str]]:
   return [
-      (float(m["points"]), m["text"], m["check"] or "")
-      for m in _LINE.finditer(text)
+    (float(m["points"]), m["text"], m["check"] or "")
+    for m in _LINE.finditer(text)
   ]
 
 
@@ -171,7 +171,7 @@ def attack(reading: Reading) -> str:
 
 
 def _cheapest(
-    text: str, check: str, request: StoryRequest, bare: bool, rng: random.Random
+  text: str, check: str, request: StoryRequest, bare: bool, rng: random.Random
 ) -> str:
   name, _, rest = check.partition("(")
   args = [part.strip() for part in rest.rstrip(")").split(",")]
@@ -202,10 +202,9 @@ def _cheapest(
   if name == "mentions":
     return say(args[0])
   named = [
-      word
-      for word in re.findall(r"\w+", text)
-      if word
-      in (request.thing, request.place, request.trouble, request.mood)
+    word
+    for word in re.findall(r"\w+", text)
+    if word in (request.thing, request.place, request.trouble, request.mood)
   ]
   return " ".join(say(word) for word in named) or say(request.trouble)
 
@@ -233,12 +232,12 @@ def repair(reading: Reading) -> str:
   if rng.random() < 0.4 and "verbless()" not in reading.blocks["RUBRIC"]:
     kept.append(_as_json(library["verbless"][0], rng))
   return json.dumps(
-      {
-          "question": request.text,
-          "rubric_items": kept,
-          "why_farmer_fails": "Naming things no longer earns the points.",
-          "why_honest_passes": "A told story has people who act in order.",
-      }
+    {
+      "question": request.text,
+      "rubric_items": kept,
+      "why_farmer_fails": "Naming things no longer earns the points.",
+      "why_honest_passes": "A told story has people who act in order.",
+    }
   )
 
 
@@ -248,10 +247,10 @@ def patch(reading: Reading) -> str:
   request = read_request(reading.blocks["TASK"])
   present = {text for _, text, _ in _rubric(reading.blocks["RUBRIC"])}
   choices = [
-      item
-      for made in criteria.items(request).values()
-      for item in made
-      if item.text not in present and len(item.text) >= 40
+    item
+    for made in criteria.items(request).values()
+    for item in made
+    if item.text not in present and len(item.text) >= 40
   ]
   chosen = rng.sample(choices, min(len(choices), rng.randint(3, 5)))
   told = words.sentences(reading.blocks["ANSWER A"])
@@ -275,27 +274,23 @@ def _counted(text: str, name: str) -> int:
 
 
 _SIGNS: Final = {
-    "uses": "does something with the",
-    "before": "is told a sentence before the",
-    "fetched": "Somebody finds, sees or brings",
-    "put_to_work": "is put to work on the",
-    "speaks": "Somebody says something aloud",
-    "acts_apart": "each do something in a sentence",
-    "time_steps": "Words of time, such as",
-    "repeats": "is told twice in the story",
-    "outsider": "is called by a name",
-    "verbless": "a bare list of words",
-    "stuffed": "is said over and over, four",
+  "uses": "does something with the",
+  "before": "is told a sentence before the",
+  "fetched": "Somebody finds, sees or brings",
+  "put_to_work": "is put to work on the",
+  "speaks": "Somebody says something aloud",
+  "acts_apart": "each do something in a sentence",
+  "time_steps": "Words of time, such as",
+  "repeats": "is told twice in the story",
+  "outsider": "is called by a name",
+  "verbless": "a bare list of words",
+  "stuffed": "is said over and over, four",
 }
 
 
 def _seen(text: str) -> Counter[str]:
   return Counter(
-      {
-          kind: text.count(sign)
-          for kind, sign in _SIGNS.items()
-          if sign in text
-      }
+    {kind: text.count(sign) for kind, sign in _SIGNS.items() if sign in text}
   )
 
 
@@ -305,28 +300,28 @@ def evolve(reading: Reading) -> str:
   taught = _taught(blocks["GENERATOR GUIDANCE"])
   diagnoses = blocks["DIAGNOSES"]
   vague = _counted(diagnoses, "gameable_restates_task") + _counted(
-      diagnoses, "untestable_vague"
+    diagnoses, "untestable_vague"
   )
   if vague >= 3:
     ladder = [kind for kind in ("uses", "before") if kind not in taught]
     taught += ladder[:1]
   frequent = [
-      kind
-      for kind, count in _seen(blocks.get("PATCHES", "")).most_common()
-      if kind not in taught and count >= 2
+    kind
+    for kind, count in _seen(blocks.get("PATCHES", "")).most_common()
+    if kind not in taught and count >= 2
   ]
   taught += frequent[:2]
   return json.dumps(
-      {
-          "query_proposer_guidance": (
-              "Vary people, place, thing and trouble from request to request."
-          ),
-          "task_rubric_generator_guidance": " ".join(
-              ["Write criteria that a reader can check."]
-              + [LESSONS[kind] for kind in taught]
-          ),
-          "summary": f"Lessons in force: {', '.join(taught) or 'none'}.",
-      }
+    {
+      "query_proposer_guidance": (
+        "Vary people, place, thing and trouble from request to request."
+      ),
+      "task_rubric_generator_guidance": " ".join(
+        ["Write criteria that a reader can check."]
+        + [LESSONS[kind] for kind in taught]
+      ),
+      "summary": f"Lessons in force: {', '.join(taught) or 'none'}.",
+    }
   )
 
 
