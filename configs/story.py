@@ -65,6 +65,7 @@ def _use_smollm2(config: ml_collections.ConfigDict) -> None:
       minibatch_tasks=1,
       learning_rate=1e-5,
     ),
+    reward=dict(length_center=420),
     pool=dict(capacity=16),
     eval=dict(interval=3, tasks=2, samples=2),
     checkpoint=dict(interval=1, keep=1),

@@ -17,11 +17,15 @@ import platform
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 
 from absl import app, flags
 
+from experiments import story_overlap
 from varl_jax.metrics import read_metrics
+from varl_jax.story import expert
+from varl_jax.story.requests import read_request
 
 ARMS = ("generation_only", "co_evolve_only", "rri")
 PAIRS = (
@@ -46,6 +50,9 @@ _OUT = flags.DEFINE_string(
 def train(arm: str, seed: int) -> pathlib.Path:
   """Runs one arm on one seed in a process of its own, one thread."""
   workdir = pathlib.Path(_WORKDIR.value) / f"{arm}-{seed}"
+  done = read_metrics(workdir) if workdir.exists() else []
+  if done and done[-1]["step"] == _STEPS.value and _evidence(workdir):
+    return workdir
   command = [
     sys.executable,
     "-m",
@@ -102,6 +109,55 @@ def summary(workdir: pathlib.Path) -> dict[str, float]:
   }
 
 
+def _evidence(workdir: pathlib.Path) -> bool:
+  """Whether the run got to its very end, where the evidence is exported."""
+  return (workdir / "evidence.jsonl").exists()
+
+
+def pair_correctness(workdirs: Sequence[pathlib.Path]) -> dict[str, float]:
+  """How often the "better" answer of a case is better by the hidden checks.
+
+  Of the solver's own pairs alone; ties count as not better. The most extreme of
+  noisy rankings are picked, so this is far below the referee's agreement.
+  """
+  better = total = 0
+  for workdir in workdirs:
+    for line in (workdir / "evidence.jsonl").read_text().splitlines():
+      record = json.loads(line)
+      if record["source"] != "on_policy":
+        continue
+      request = read_request(record["task"]["prompt"][-1]["content"])
+      honest, exploit = (
+        expert.expert_score(
+          expert.expert_checks(request, record[side]["answer"])
+        )
+        for side in ("honest", "exploit")
+      )
+      total += 1
+      better += honest > exploit
+  return {"pairs": total, "share": better / total if total else math.nan}
+
+
+def curves(workdirs: Sequence[pathlib.Path]) -> dict[str, dict[str, list]]:
+  """Mean and standard error over seeds of what the figure shows, by step."""
+  runs = [read_metrics(workdir) for workdir in workdirs]
+  found = {}
+  for key in ("reward/mean", "eval/score"):
+    columns = [
+      [r[key] for r in rows if key in r] for rows in zip(*runs, strict=True)
+    ]
+    kept = [(i, c) for i, c in enumerate(columns) if c]
+    found[key] = {
+      "step": [runs[0][i]["step"] for i, _ in kept],
+      "mean": [statistics.fmean(c) for _, c in kept],
+      "standard_error": [
+        statistics.stdev(c) / math.sqrt(len(c)) if len(c) > 1 else 0.0
+        for _, c in kept
+      ],
+    }
+  return found
+
+
 def paired(one: list[float], two: list[float]) -> dict[str, float]:
   """Mean and standard error of the differences over common seeds."""
   gaps = [a - b for a, b in zip(one, two, strict=True)]
@@ -140,6 +196,20 @@ def table(result: dict) -> str:
     lines.append(
       f"| {name} | {gap['mean']:+.3f} | {gap['standard_error']:.3f} |"
     )
+  lines += [
+    "",
+    "| exploit pairs of the solver | pairs | better by the expert |",
+  ]
+  lines.append("|---|---|---|")
+  for name, found in result["pair_correctness"].items():
+    lines.append(f"| {name} | {found['pairs']} | {found['share']:.2f} |")
+  lines += [
+    "",
+    "| referee agrees with the expert on clear pairs | |",
+    "|---|---|",
+  ]
+  for name, share in result["referee_agreement"].items():
+    lines.append(f"| {name} | {share:.2f} |")
   return "\n".join(lines) + "\n"
 
 
@@ -149,14 +219,13 @@ def main(_):
   order = [(arm, seed) for seed in seeds for arm in _ARMS.value]
   with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as jobs:
     folders = list(jobs.map(lambda run: train(*run), order))
-  rows = {run: summary(f) for run, f in zip(order, folders, strict=True)}
-  arms = {
-    arm: {
-      key: [rows[arm, seed][key] for seed in seeds]
-      for key in rows[arm, seeds[0]]
-    }
-    for arm in _ARMS.value
-  }
+  by_run = dict(zip(order, folders, strict=True))
+  arms, drawn = {}, {}
+  for arm in _ARMS.value:
+    rows = [summary(by_run[arm, seed]) for seed in seeds]
+    arms[arm] = {key: [row[key] for row in rows] for key in rows[0]}
+    drawn[arm] = curves([by_run[arm, seed] for seed in seeds])
+  texts = story_overlap.draw(4000, seed=0)
   result = {
     "arms": arms,
     "paired": {
@@ -164,11 +233,24 @@ def main(_):
       for a, b in PAIRS
       if a in arms and b in arms
     },
+    "pair_correctness": {
+      arm: pair_correctness([by_run[arm, seed] for seed in seeds])
+      for arm in _ARMS.value
+    },
+    "referee_agreement": {
+      "all kinds of text": story_overlap.referee_agreement(
+        story_overlap.random_pairs(texts, seed=1)
+      ),
+      "answers of the warm policy": story_overlap.referee_agreement(
+        story_overlap.policy_pairs(64, seed=1)
+      ),
+    },
+    "curves": drawn,
     "seeds": seeds,
     "steps": _STEPS.value,
     "command": (
       f"python -m experiments.story_arms --first_seed={_FIRST.value}"
-      f" --seeds={_SEEDS.value} --steps={_STEPS.value}"
+      f" --seeds={_SEEDS.value} --steps={_STEPS.value} --workdir=FOLDER"
     ),
     "versions": {
       "python": platform.python_version(),

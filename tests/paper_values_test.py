@@ -183,3 +183,63 @@ def test_controllers_aim_at_the_stated_shares():
 def test_openings_that_address_the_judge():
   validation = importlib.import_module("varl_jax.rubrics.validation")
   assert set(ADDRESSING) <= set(validation.ADDRESSING)
+
+
+def test_closed_vocabularies():
+  """Sections 7, 8 and 12: the label lists, in the paper's own words."""
+  patcher = importlib.import_module("varl_jax.roles.patcher")
+  analyst = importlib.import_module("varl_jax.roles.analyst")
+  auditor = importlib.import_module("varl_jax.roles.auditor")
+  assert set(patcher.EXPLOIT_LABELS) == set(
+    "hedge_namedrop task_restatement breadth_padding disjunction_cheapest"
+    " keyword_stuffing unhedged_confidence format_compliance safety_boilerplate"
+    " negative_absent criterion_ambiguous other none".split()
+  )
+  assert set(analyst.FAILURE_MODES) == set(
+    "knowledge_factual knowledge_specificity hallucinated_specifics safety_miss"
+    " premise_uncaught incompleteness calculation instruction_format"
+    " language_fidelity verbosity non_answer none".split()
+  )
+  assert set(analyst.RUBRIC_DEFECTS) == set(
+    "none gameable_restates_task untestable_vague conjunctive_overloaded"
+    " off_domain targets_format_not_medicine missing_safety_negative"
+    " mis_scaled_points".split()
+  )
+  assert set(analyst.TASK_DEFECTS) == set(
+    "none unrealistic ambiguous_underspecified template_generic reveals_rubric"
+    " too_easy wrong_use_case".split()
+  )
+  assert set(analyst.VERDICTS) == set(
+    "model_failed_fair_task generator_at_fault model_succeeded".split()
+  )
+  assert auditor.CATEGORIES == tuple(
+    "incorrect_pair faulty_answer_key fabricated_citations missed_negatives"
+    " ambiguous_rubrics missed_positives".split()
+  )
+
+
+@pytest.mark.parametrize(
+  ("place", "value"),
+  [
+    ("roles.judge.MIN_AGREEING", 2),
+    ("roles.analyst.MAX_GAP_WORDS", 15),
+    ("roles.adversary.MAX_CHARS", 2500),
+    ("roles.memo_optimizer.MAX_CHARS", 2400),
+    ("roles.meta_optimizer.MAX_WORDS", 300),
+    ("roles.patcher.MAX_CRITERIA", 5),
+    ("roles.generator.TARGET_BAND", (0.4, 0.6)),
+    ("service.probe.SALVAGE_MAX_ADDED", 4),
+    ("service.probe.PROMPT_MAX_ADDED", 3),
+    ("service.probe.SALVAGE_MIN_POINTS", 5),
+    ("service.probe.SALVAGE_MAX_POINTS", 10),
+  ],
+)
+def test_constants_of_roles_and_service(place, value):
+  module, _, name = place.rpartition(".")
+  assert getattr(importlib.import_module(f"varl_jax.{module}"), name) == value
+
+
+def test_clip_of_the_loss_function():
+  losses = importlib.import_module("varl_jax.rl.losses")
+  parameters = inspect.signature(losses.grpo_loss).parameters
+  assert parameters["clip_ratio"].default == Config().train.clip_ratio == 0.2

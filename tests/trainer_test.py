@@ -143,17 +143,18 @@ def policy():
 
 def train(folder, policy, *, value=0.5, stop_after=None, **spying):
   """Trains in `folder`; returns the spies and the final state."""
-  worker, learner, params = policy
+  worker, params = policy.worker, policy.params
   chat = Recorder()
   domain = dataclasses.replace(load_domain(CONFIG), chat=chat)
   service = build.make_service(CONFIG, domain, folder / "service.sqlite")
   spy = Spy(service, **spying)
-  spied = SpyLearner(learner, spy.calls)
+  spied = SpyLearner(policy.learner, spy.calls)
   metrics = MetricsWriter(folder)
   trainer = Trainer(
     config=CONFIG,
     service=spy,
     worker=worker,
+    examiner=policy.examiner,
     learner=spied,
     checkpoints=Checkpoints(folder=folder / "checkpoints", interval=2),
     metrics=metrics,
@@ -224,7 +225,7 @@ def test_adversary_text_reaches_no_training_batch(trained, policy):
   assert attacks
   served = json.dumps(to_json(spy.served))
   assert not any(attack in served for attack in attacks)
-  tokenizer = policy[0].tokenizer
+  tokenizer = policy.worker.tokenizer
   for batch in spied.batches:
     for row, length in zip(batch.tokens, batch.lengths, strict=True):
       text = tokenizer.decode(row[:length].tolist())
@@ -233,7 +234,7 @@ def test_adversary_text_reaches_no_training_batch(trained, policy):
 
 def test_batches_hold_the_graded_rollouts_alone(trained, policy):
   _, _, spy, spied, *_ = trained
-  tokenizer = policy[0].tokenizer
+  tokenizer = policy.worker.tokenizer
   trained_texts = [
     tokenizer.decode(target[mask].tolist())
     for batch in spied.batches

@@ -120,38 +120,61 @@ def make_service(
   )
 
 
-def make_policy(config: Config) -> tuple[RolloutWorker, Learner, Any]:
-  """Worker, learner and the initial weights."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+  """The policy's side: two samplers of one model, its learner, its weights."""
+
+  worker: RolloutWorker
+  examiner: RolloutWorker
+  learner: Learner
+  params: Any
+
+
+def make_policy(config: Config) -> Policy:
+  """Loads the model; nothing is compiled yet.
+
+  Training and validation share a sampler where their temperatures are equal.
+  """
   model_config, params, tokenizer = load_model(config.model.path)
   model = Llama(
     model_config,
     dtype=config.model.compute_dtype,
     remat=config.model.remat,
   )
-  sampler = Sampler(
-    model=model,
-    stop_ids=tokenizer.stop_ids,
-    forbidden_ids=tokenizer.forbidden_ids,
-    max_prompt=config.model.max_prompt,
-    max_new=config.model.max_response,
-    temperature=config.train.temperature,
-    seed=config.seed,
+  system = load_prompts(config.domain).system("solver")
+
+  def worker(temperature: float) -> RolloutWorker:
+    sampler = Sampler(
+      model=model,
+      stop_ids=tokenizer.stop_ids,
+      forbidden_ids=tokenizer.forbidden_ids,
+      max_prompt=config.model.max_prompt,
+      max_new=config.model.max_response,
+      temperature=temperature,
+      seed=config.seed,
+    )
+    return RolloutWorker(
+      sampler=sampler,
+      tokenizer=tokenizer,
+      system=system,
+      max_prompt=config.model.max_prompt,
+      reasoning=config.model.reasoning,
+    )
+
+  training = worker(config.train.temperature)
+  same = config.eval.temperature == config.train.temperature
+  return Policy(
+    worker=training,
+    examiner=training if same else worker(config.eval.temperature),
+    learner=Learner(
+      hidden_fn=model.hidden,
+      head_fn=model.lm_head_weight,
+      vocab_size=model_config.vocab_size,
+      forbidden_ids=sorted(tokenizer.forbidden_ids),
+      config=config.train,
+    ),
+    params=params,
   )
-  worker = RolloutWorker(
-    sampler=sampler,
-    tokenizer=tokenizer,
-    system=load_prompts(config.domain).system("solver"),
-    max_prompt=config.model.max_prompt,
-    reasoning=config.model.reasoning,
-  )
-  learner = Learner(
-    hidden_fn=model.hidden,
-    head_fn=model.lm_head_weight,
-    vocab_size=model_config.vocab_size,
-    forbidden_ids=sorted(tokenizer.forbidden_ids),
-    config=config.train,
-  )
-  return worker, learner, params
 
 
 def _train(config: Config, workdir: pathlib.Path) -> int:
@@ -182,19 +205,19 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     progress = Progress(
       total=config.train.steps, start=start, title=config.name
     )
-    worker, learner, params = policy
     trainer = Trainer(
       config=config,
       service=service,
-      worker=worker,
-      learner=learner,
+      worker=policy.worker,
+      examiner=policy.examiner,
+      learner=policy.learner,
       checkpoints=checkpoints,
       metrics=metrics,
       progress=progress,
       validator=domain.make_validator() if config.eval.interval else None,
       interrupted=interrupted,
     )
-    code = _loop(trainer, params, workdir)
+    code = _loop(trainer, policy.params, workdir)
     service.export_evidence(workdir / "evidence.jsonl")
   print(f"Report: {write_report(workdir)}")
   return code

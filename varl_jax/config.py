@@ -273,7 +273,6 @@ _AT_LEAST_ONE = (
   "admission.concurrency",
   "patch.rounds",
   "patch.cases_per_step",
-  "patch.max_criteria",
   "evolution.interval",
   "evolution.cases",
   "memo.observations",
@@ -298,6 +297,14 @@ _SHARES = (
 )
 
 
+# The prompts state these limits, so a setting can only be tighter.
+_AT_MOST = {
+  "evolution.max_words": 300,
+  "memo.max_chars": 2400,
+  "patch.max_criteria": 5,
+}
+
+
 def _validate(config: Config) -> None:
   def get(path: str) -> Any:
     group, key = path.split(".")
@@ -306,6 +313,9 @@ def _validate(config: Config) -> None:
   for path in _AT_LEAST_ONE:
     if get(path) < 1:
       raise ConfigError(f"{path} is at least 1, got {get(path)}.")
+  for path, most in _AT_MOST.items():
+    if not 1 <= get(path) <= most:
+      raise ConfigError(f"{path} is between 1 and {most}, got {get(path)}.")
   for path in _POSITIVE:
     if not get(path) > 0:
       raise ConfigError(f"{path} is above 0, got {get(path)}.")

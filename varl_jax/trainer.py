@@ -69,7 +69,8 @@ class Trainer:
   Attributes:
     config: settings of the run.
     service: serves, grades and repairs.
-    worker: samples answers.
+    worker: samples answers in training.
+    examiner: samples answers in validation.
     learner: updates weights.
     checkpoints: where the state is kept.
     metrics: where records go.
@@ -81,6 +82,7 @@ class Trainer:
   config: Config
   service: Service
   worker: RolloutWorker
+  examiner: RolloutWorker
   learner: Learner
   checkpoints: Checkpoints
   metrics: MetricsWriter
@@ -194,7 +196,7 @@ class Trainer:
       return {}
     started = time.perf_counter()
     tasks = self.validator.tasks
-    groups = self.worker.collect(
+    groups = self.examiner.collect(
       tasks, n=self.config.eval.samples, params=state.params, step=step
     )
     answers = {g.task.task_id: [r.answer for r in g.rollouts] for g in groups}
