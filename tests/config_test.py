@@ -22,20 +22,6 @@ def _get_config(path):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
-@pytest.mark.parametrize(
-  ("group", "key", "value"),
-  [
-    ("evolution", "max_words", 301),
-    ("memo", "max_chars", 2401),
-    ("patch", "max_criteria", 6),
-    ("patch", "max_criteria", 0),
-  ],
-)
-def test_limits_the_prompts_state_cannot_be_loosened(group, key, value):
-  with pytest.raises(ConfigError, match=f"{group}.{key} is between 1 and"):
-    from_config_dict({group: {key: value}})
-
-
 def test_every_config_file_builds(path):
   tree = _get_config(path)()
   assert isinstance(from_config_dict(tree), Config)
@@ -140,3 +126,17 @@ def _other(value):
 def test_nothing_in_a_config_can_be_changed():
   with pytest.raises(dataclasses.FrozenInstanceError):
     Config().train.steps = 3
+
+
+@pytest.mark.parametrize(
+  ("group", "key", "value"),
+  [
+    ("evolution", "max_words", 301),
+    ("memo", "max_chars", 2401),
+    ("patch", "max_criteria", 6),
+    ("patch", "max_criteria", 0),
+  ],
+)
+def test_limits_the_prompts_state_cannot_be_loosened(group, key, value):
+  with pytest.raises(ConfigError, match=f"{group}.{key} is between 1 and"):
+    from_config_dict({group: {key: value}})

@@ -73,6 +73,7 @@ def test_extras_are_those_of_the_design(metadata):
     "cuda",
     "dev",
     "embed",
+    "figures",
     "inspect",
     "milvus",
     "openai",
