@@ -11,6 +11,7 @@ another that Co-evolve Only has no adversary; here only `rri` has it, and each
 of its parts is a switch of `config.MethodConfig`.
 """
 
+from collections.abc import Callable
 from typing import Final
 
 from varl_jax.config import Config, MethodConfig
@@ -37,64 +38,28 @@ CO_EVOLVE_ONLY: Final = MethodConfig(
 )
 
 
-def generation_only(
-  config: Config,
-  *,
-  roles: Roles,
-  store: Store,
-  checks: CheckRegistry,
-  verifiers: str = "",
-  reference: CorpusStatistics | None = None,
-) -> GenerationService:
-  """Tasks by untuned prompts, nothing repaired."""
-  workshop = Workshop(
-    config=config,
-    roles=roles,
-    checks=checks,
-    verifiers=verifiers,
-    reference=reference,
-  )
-  return _assemble(workshop, store, GENERATION_ONLY)
+def _method(on: MethodConfig | None) -> Callable[..., GenerationService]:
+  """A method with the given parts, or those that `config.method` leaves on."""
 
+  def build(
+    config: Config,
+    *,
+    roles: Roles,
+    store: Store,
+    checks: CheckRegistry,
+    verifiers: str = "",
+    reference: CorpusStatistics | None = None,
+  ) -> GenerationService:
+    workshop = Workshop(
+      config=config,
+      roles=roles,
+      checks=checks,
+      verifiers=verifiers,
+      reference=reference,
+    )
+    return _assemble(workshop, store, on or config.method)
 
-def co_evolve_only(
-  config: Config,
-  *,
-  roles: Roles,
-  store: Store,
-  checks: CheckRegistry,
-  verifiers: str = "",
-  reference: CorpusStatistics | None = None,
-) -> GenerationService:
-  """Guidance evolves, without any adversary."""
-  workshop = Workshop(
-    config=config,
-    roles=roles,
-    checks=checks,
-    verifiers=verifiers,
-    reference=reference,
-  )
-  return _assemble(workshop, store, CO_EVOLVE_ONLY)
-
-
-def rri(
-  config: Config,
-  *,
-  roles: Roles,
-  store: Store,
-  checks: CheckRegistry,
-  verifiers: str = "",
-  reference: CorpusStatistics | None = None,
-) -> GenerationService:
-  """Every part that `config.method` leaves on."""
-  workshop = Workshop(
-    config=config,
-    roles=roles,
-    checks=checks,
-    verifiers=verifiers,
-    reference=reference,
-  )
-  return _assemble(workshop, store, config.method)
+  return build
 
 
 def _assemble(
@@ -117,3 +82,8 @@ def _assemble(
     evolution=workshop.evolution() if on.evolve_guidance else None,
     memo=workshop.memo_keeper() if on.memo and on.admission_repair else None,
   )
+
+
+generation_only = _method(GENERATION_ONLY)
+co_evolve_only = _method(CO_EVOLVE_ONLY)
+rri = _method(None)
