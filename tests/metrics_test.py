@@ -115,24 +115,6 @@ def test_full_disk_is_one_sentence_and_leaves_whole_lines(
   assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
 
 
-def test_missing_tensorboard_names_the_extra(tmp_path, monkeypatch):
-  monkeypatch.setitem(sys.modules, "clu", None)
-  with pytest.raises(MetricsError, match=r"varl_jax\[tensorboard\]"):
-    MetricsWriter(tmp_path, tensorboard=True)
-
-
-RECORD = {
-  "step": 2,
-  "reward/mean": 0.5,
-  "eval/score": 0.25,
-  "exploit/cases": 3,
-  "patch/accepted": 4,
-  "pool/size": 64,
-  "time/step": 1.5,
-  "time/rollouts": 1.0,
-}
-
-
 def test_off_a_terminal_each_step_is_one_plain_line():
   out = io.StringIO()
   console = rich.console.Console(file=out, width=40)

@@ -9,9 +9,9 @@ import pytest
 
 from varl_jax import build
 from varl_jax.checkpoints import Checkpoints
-from varl_jax.config import Config, from_config_dict
+from varl_jax.config import Config, MethodConfig, from_config_dict
 from varl_jax.domains import load_domain
-from varl_jax.llm.chat import ChatReply, ChatRequest
+from varl_jax.llm.chat import ChatError, ChatReply, ChatRequest
 from varl_jax.metrics import MetricsWriter, Progress
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.story import world
@@ -307,6 +307,39 @@ def test_service_failure_saves_the_last_whole_step(trained, policy, tmp_path):
     _leaves(state.params), _leaves(resumed.params), strict=True
   ):
     np.testing.assert_array_equal(one, two)
+
+
+@dataclasses.dataclass(frozen=True)
+class DeadJudge:
+  """The scripted model, but every judge call times out."""
+
+  name: str = "dead"
+
+  async def complete(self, request: ChatRequest) -> ChatReply:
+    if request.role == "judge":
+      raise ChatError("timeout", "No reply in time.")
+    return await world.CHAT.complete(request)
+
+
+def test_dead_judge_stops_with_its_own_exit_code(
+  policy, tmp_path, monkeypatch, capsys
+):
+  config = dataclasses.replace(
+    CONFIG,
+    method=MethodConfig(
+      name="generation_only", admission_repair=False, memo=False
+    ),
+  )
+  alive = load_domain(config)
+  dead = dataclasses.replace(alive, chat=DeadJudge())
+  monkeypatch.setattr(build, "make_policy", lambda config: policy)
+  monkeypatch.setattr(build, "load_domain", lambda config: dead)
+  assert build.run(config, tmp_path) == build.JUDGE_FAILED
+  assert "same command goes on" in capsys.readouterr().err
+  monkeypatch.setattr(build, "load_domain", lambda config: alive)
+  assert build.run(config, tmp_path) == build.DONE
+  assert [r["step"] for r in rows(tmp_path)] == [0, 1, 2, 3]
+  assert all(r["reward/unscorable"] == 0 for r in rows(tmp_path)[1:])
 
 
 def test_config_of_the_test_is_the_papers_elsewhere():

@@ -31,21 +31,17 @@ class MetricsError(Exception):
 class MetricsWriter:
   """Appends the records of one run to `metrics.jsonl` in its folder."""
 
-  def __init__(
-    self, workdir: str | os.PathLike[str], *, tensorboard: bool = False
-  ):
+  def __init__(self, workdir: str | os.PathLike[str]):
     """Opens or creates the file; an incomplete last line is dropped.
 
     Args:
       workdir: the run's folder, made when it does not exist.
-      tensorboard: also write TensorBoard events (the extra of that name).
 
     Raises:
       MetricsError: the file is damaged, or the extra is not installed.
     """
     self.path = pathlib.Path(workdir) / FILE_NAME
     self.path.parent.mkdir(parents=True, exist_ok=True)
-    self._tensorboard = _tensorboard(self.path.parent) if tensorboard else None
     records, sound = _read(self.path)
     if self.path.exists() and sound < self.path.stat().st_size:
       os.truncate(self.path, sound)
@@ -89,10 +85,6 @@ class MetricsWriter:
         record[name] = plain_value(name, value, step=step)
     self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
     self._last = record["step"]
-    if self._tensorboard is not None:
-      numbers = {k: v for k, v in record.items() if not isinstance(v, str)}
-      del numbers["step"]
-      self._tensorboard.write_scalars(record["step"], numbers)
     return record
 
   def rewind(self, step: int) -> None:
@@ -118,9 +110,6 @@ class MetricsWriter:
   def close(self) -> None:
     """Closes the file; harmless when repeated."""
     self._file.close()
-    if self._tensorboard is not None:
-      self._tensorboard.close()
-      self._tensorboard = None
 
   def _append(self, line: bytes) -> None:
     start = os.fstat(self._file.fileno()).st_size
@@ -194,18 +183,6 @@ def _sync_folder(folder: pathlib.Path) -> None:
     os.fsync(handle)
   finally:
     os.close(handle)
-
-
-def _tensorboard(workdir: pathlib.Path) -> Any:
-  try:
-    from clu import metric_writers  # clu loads tensorflow for this writer
-
-    return metric_writers.SummaryWriter(str(workdir / "tensorboard"))
-  except ImportError as error:
-    raise MetricsError(
-      "TensorBoard output needs an extra: pip install"
-      f' "varl_jax[tensorboard]" ({error}).'
-    ) from error
 
 
 class Progress:
