@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import math
-import sys
 
 import numpy as np
 import pytest
@@ -113,6 +112,18 @@ def test_full_disk_is_one_sentence_and_leaves_whole_lines(
   with pytest.raises(MetricsError, match="No space left on device"):
     writer.write(2, {"a": 1})
   assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'
+
+
+RECORD = {
+  "step": 2,
+  "reward/mean": 0.5,
+  "eval/score": 0.25,
+  "exploit/cases": 3,
+  "patch/accepted": 4,
+  "pool/size": 64,
+  "time/step": 1.5,
+  "time/rollouts": 1.0,
+}
 
 
 def test_off_a_terminal_each_step_is_one_plain_line():
