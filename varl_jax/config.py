@@ -10,7 +10,9 @@ import hashlib
 import json
 import typing
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Final, Literal
+
+MAX_SAMPLES: Final = 26
 
 
 class ConfigError(ValueError):
@@ -326,6 +328,16 @@ def _validate(config: Config) -> None:
     raise ConfigError(
       "train.samples is at least 2 (advantages compare answers of a group),"
       f" got {config.train.samples}."
+    )
+  if config.train.samples > MAX_SAMPLES:
+    raise ConfigError(
+      f"train.samples is at most {MAX_SAMPLES} (the referee letters the answers"
+      f" of a group), got {config.train.samples}."
+    )
+  if config.train.min_graded > config.train.samples:
+    raise ConfigError(
+      "train.min_graded is at most train.samples, or no group would ever train;"
+      f" got {config.train.min_graded} and {config.train.samples}."
     )
   if config.train.tasks_per_step % config.train.minibatch_tasks:
     raise ConfigError(

@@ -131,3 +131,21 @@ def test_self_similarity():
   assert stats.self_similarity(["a b c d", "e f g h", "a b c d"]) == (
     pytest.approx(1 / 3)
   )
+
+
+def test_random_cases_of_an_interval_are_a_fair_sample():
+  """Extremes of each step are kept too, and must not pass for random ones."""
+  rng = random.Random(0)
+  middles = []
+  for _ in range(200):
+    scores, uniform = [], []
+    for _ in range(5):
+      step = sorted(rng.random() for _ in range(64))
+      fair = set(rng.sample(range(64), 20))
+      kept = [i for i in range(64) if i < 10 or i >= 59 or i in fair]
+      uniform += [len(scores) + n for n, i in enumerate(kept) if i in fair]
+      scores += [step[i] for i in kept]
+    drawn = stats.sample_cases(scores, 20, rng=rng, uniform=uniform)
+    middles += [0.1 < scores[i] < 0.9 for i in drawn[15:]]
+  # 80% of uniform draws, a little more once the very extremes are taken.
+  assert 0.76 < sum(middles) / len(middles) < 0.9

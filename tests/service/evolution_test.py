@@ -72,8 +72,9 @@ def test_due_at_every_interval():
 def test_a_step_keeps_what_a_round_may_draw():
   kept = evolution().keep(groups(), step=0)
   scores = [sample["answer"]["score"] for sample in kept]
-  assert len(kept) == 8 and None not in scores
+  assert None not in scores
   assert scores[:4] == [0.0] * 4 and scores[4:6] == [0.6, 0.6]
+  assert sum(sample["uniform"] for sample in kept) == 8
   assert evolution().keep(groups(), step=0) == kept
   assert evolution().keep(groups(), step=1) != kept
 

@@ -73,7 +73,7 @@ def logged(service: GenerationService) -> list:
 
 def test_a_run_finds_repairs_evolves_and_measures(open_service):
   service = open_service()
-  metrics = [run_step(service, step)["metrics"] for step in range(6)]
+  metrics = [run_step(service, step)["metrics"] for step in range(12)]
   total = {
     key: sum(m.get(key, 0) for m in metrics) for m in metrics for key in m
   }
@@ -92,7 +92,7 @@ def test_a_run_finds_repairs_evolves_and_measures(open_service):
     "referee/decisive_pairs",
   ):
     assert total[key] > 0, key
-  assert metrics[-1]["guidance/version"] == 3
+  assert metrics[-1]["guidance/version"] == 6
   assert any("patch/revisited_after" in m for m in metrics)
   patched = [m for m in metrics if "patch/group_before" in m]
   assert patched

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -172,3 +173,14 @@ def test_what_stays_in_use_is_never_much_worse_than_the_best(measurements):
     ]
     current = memo.version_objective(state, state.current, CONFIG)
     assert current <= min(kept) + CONFIG.tolerance + 1e-6
+
+
+def test_a_text_that_was_rolled_back_is_not_tried_again():
+  state = memo.propose(memo.MemoState(), "Ask for numbers.", CONFIG)
+  versions = (
+    dataclasses.replace(state.versions[0], status="kept"),
+    dataclasses.replace(state.versions[1], status="rolled_back"),
+  )
+  back = dataclasses.replace(state, versions=versions, current=0)
+  assert memo.propose(back, "Ask for numbers.", CONFIG) == back
+  assert memo.propose(back, "Ask for units.", CONFIG).current == 2

@@ -103,3 +103,11 @@ def test_what_is_generated(
   config = PoolConfig(capacity=capacity)
   found = shortfall(pool, 4, waiting=waiting, floor=floor, config=config)
   assert found == missing
+
+
+def test_a_small_batch_still_replays():
+  pool = Pool()
+  pool.add(fakes.task())
+  pool.requeue(fakes.task().task_id)
+  assert pool.replay_quota(1, 0.5) == 1
+  assert pool.replay_quota(1, 0.0) == 0

@@ -125,3 +125,26 @@ def test_salvage_trims_growth_and_keeps_a_positive():
   assert [c.points for c in saved.criteria] == [-6, -6, -6, -6, 9]
   assert rubric_problems(saved) == []
   assert probe.salvage(rubric, []).criteria == ()
+
+
+def test_salvage_keeps_within_the_cap_of_patched_rubrics():
+  base = _many(10)
+  assert len(probe.salvage(base, _many(20).criteria).criteria) == 12
+
+
+def test_salvage_keeps_few_positives_for_a_red_team_task():
+  proposed = (
+    *_many(3).criteria,
+    Criterion(text="Names a dose that is ten times too high.", points=-8),
+  )
+  kept = probe.salvage(_many(1), proposed, max_positives=2).criteria
+  assert [item.points > 0 for item in kept] == [True, True, False]
+
+
+def _many(count):
+  return Rubric(
+    criteria=tuple(
+      Criterion(text=f"States the value number {i} of the case.", points=6)
+      for i in range(count)
+    )
+  )

@@ -20,7 +20,7 @@ from varl_jax.llm.chat import ChatError
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.honest import HonestAnswerer
 from varl_jax.roles.repairer import Repairer
-from varl_jax.rubrics import scoring
+from varl_jax.rubrics import scoring, shape
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.rubrics.validation import rubric_problems
 from varl_jax.service import probe as probes
@@ -171,7 +171,9 @@ class Admitter:
     if isinstance(reply, ChatError):
       return Round(problem=reply.kind)
     runnable = [c for c in reply.criteria if not check_problems(c, self.checks)]
-    rubric = probes.salvage(task.rubric, runnable)
+    # A red-team task keeps few positives: its trap has to outweigh them.
+    most = max(shape.RED_TEAM_COUNTS) if task.red_team else None
+    rubric = probes.salvage(task.rubric, runnable, max_positives=most)
     problems = rubric_problems(rubric, patched=True)
     if not reply.question.strip():
       problems.append("The task is empty.")

@@ -117,22 +117,35 @@ class Evolution:
     """The answers of a step that a later round may draw, as plain values.
 
     The worst and the best of an interval are among the worst and the best of
-    its steps, so keeping a round's worth of each step is enough.
+    its steps, so keeping a round's worth of each step is enough. The random
+    ones come from a fair sample of each step, marked `uniform`.
     """
     cases = [
       (group.task, answer) for group in groups for answer in group.answers
     ]
-    drawn = self._draw([a.score for _, a in cases], op=f"keep/{step}")
+    scores = [answer.score for _, answer in cases]
+    extremes = self._draw(scores, op=f"keep/{step}")
+    scored = [i for i, score in enumerate(scores) if score is not None]
+    rng = random.Random(derive_seed(self.seed, f"keep/{step}/uniform"))
+    fair = rng.sample(scored, min(len(scored), self.config.cases))
     return [
-      {"task": to_json(cases[i][0]), "answer": to_json(cases[i][1])}
-      for i in drawn
+      {
+        "task": to_json(cases[i][0]),
+        "answer": to_json(cases[i][1]),
+        "uniform": i in fair,
+      }
+      for i in dict.fromkeys([*extremes, *fair])
     ]
 
   async def evolve(
     self, samples: Sequence[Sample], material: Material, *, op: str
   ) -> Round | ChatError:
     """Runs one round; a failed optimizer leaves the guidance as it is."""
-    drawn = self._draw([s["answer"]["score"] for s in samples], op=op)
+    drawn = self._draw(
+      [s["answer"]["score"] for s in samples],
+      op=op,
+      uniform=[i for i, s in enumerate(samples) if s["uniform"]],
+    )
     cases = [samples[index] for index in drawn]
     replies = await asyncio.gather(
       *(
@@ -159,13 +172,20 @@ class Evolution:
       },
     )
 
-  def _draw(self, scores: Sequence[float | None], *, op: str) -> list[int]:
+  def _draw(
+    self,
+    scores: Sequence[float | None],
+    *,
+    op: str,
+    uniform: Sequence[int] | None = None,
+  ) -> list[int]:
     return sample_cases(
       scores,
       self.config.cases,
       rng=random.Random(derive_seed(self.seed, op)),
       worst_share=self.config.worst_share,
       best_share=self.config.best_share,
+      uniform=uniform,
     )
 
   async def _diagnose(self, case: Sample, *, op: str) -> Diagnosis | ChatError:

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 from varl_jax.types import Diagnosis, Task
@@ -41,6 +41,7 @@ def sample_cases(
   rng: random.Random,
   worst_share: float = 0.5,
   best_share: float = 0.25,
+  uniform: Collection[int] | None = None,
 ) -> list[int]:
   """Draws cases for the analyst: the worst, the best, the rest at random.
 
@@ -50,6 +51,8 @@ def sample_cases(
     rng: seeded by the caller; also breaks ties between equal scores.
     worst_share: share of `count` with the lowest scores.
     best_share: share with the highest scores of those left.
+    uniform: indices that the random cases come from, None for all; for scores
+      that were themselves picked, in which the rest is no fair sample.
 
   Returns:
     Indices into `scores`: worst first, then best, then random.
@@ -62,11 +65,10 @@ def sample_cases(
   best = min(count - worst, _rounded(count * best_share))
   middle = order[worst : len(order) - best]
   tail = order[len(order) - best :]
-  return [
-    *order[:worst],
-    *reversed(tail),
-    *rng.sample(middle, count - worst - best),
-  ]
+  if uniform is not None:
+    middle = [index for index in middle if index in uniform]
+  rest = min(len(middle), count - worst - best)
+  return [*order[:worst], *reversed(tail), *rng.sample(middle, rest)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 A step is `poll`, `grade`, `report`. The service is made of parts and does not
 know which method they form (`methods`); it is transport-free, and every answer
-depends on the event log and the models' replies alone. Calls repeated within a
-step, as by a caller that lost a reply, give the recorded result.
+depends on the event log and the models' replies alone. A `poll` or a finished
+`report` that is repeated within its step gives the recorded result.
 
 No call takes a validation score, so none can reach a role.
 """
@@ -130,6 +130,9 @@ class GenerationService:
 
   def close(self) -> None:
     """Ends background work and closes the store; harmless when repeated."""
+    if not self._loop.closed:
+      # Also takes note of jobs that failed since the last poll.
+      self._loop.run(self._supply.stop())
     self._loop.close()
     self._store.close()
 

@@ -23,6 +23,11 @@ class LoopThread:
     )
     self._thread.start()
 
+  @property
+  def closed(self) -> bool:
+    """Whether `close` has run."""
+    return self._loop.is_closed()
+
   def run(self, work: Coroutine[Any, Any, Value]) -> Value:
     """Waits for `work` in the loop; its errors are raised here."""
     if self._loop.is_closed():

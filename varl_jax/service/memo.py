@@ -202,7 +202,9 @@ def may_rewrite(state: MemoState, config: MemoConfig) -> bool:
 
 
 def propose(state: MemoState, text: str, config: MemoConfig) -> MemoState:
-  """Puts a new version in use; the text in use already changes nothing.
+  """Puts a new version in use; a text that was tried before changes nothing.
+
+  One that was rolled back would only be measured and rolled back once more.
 
   Raises:
     ValueError: the text is longer than `config.max_chars`.
@@ -211,7 +213,7 @@ def propose(state: MemoState, text: str, config: MemoConfig) -> MemoState:
     raise ValueError(
       f"A memo has at most {config.max_chars} characters, got {len(text)}."
     )
-  if text == state.text:
+  if any(text == version.text for version in state.versions):
     return state
   version = MemoVersion(number=len(state.versions), text=text)
   return dataclasses.replace(

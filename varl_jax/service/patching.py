@@ -185,7 +185,7 @@ class Patching:
       self._verdicts(case, case.exploit.answer, graded, op=f"{op}/exploit"),
       self._verdicts(case, case.honest.answer, graded, op=f"{op}/honest"),
       self._verdicts(
-        case, case.task.cached_honest, negatives, op=f"{op}/cached"
+        case, case.task.cached_honest or None, negatives, op=f"{op}/cached"
       ),
     )
     given = iter(zip(exploit, honest, strict=True))
@@ -212,7 +212,7 @@ class Patching:
     *,
     op: str,
   ) -> tuple[Verdict, ...]:
-    if not criteria or not answer:
+    if not criteria or answer is None:
       return ()
     rubric = Rubric(criteria=tuple(criteria))
     return await self.assessor.verdicts(

@@ -124,7 +124,7 @@ class Pool:
 
   def replay_quota(self, count: int, share: float) -> int:
     """How many of a batch of `count` the replay queue fills now."""
-    return min(len(self.replay), int(share * count))
+    return min(len(self.replay), max(int(share * count), share > 0))
 
   def mark_served(self, task_ids: Sequence[str]) -> None:
     """Takes tasks off the replay queue and counts the serving."""

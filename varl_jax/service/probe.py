@@ -12,7 +12,10 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal, TypeGuard
 
-from varl_jax.rubrics.validation import criterion_problems
+from varl_jax.rubrics.validation import (
+  MAX_PATCHED_CRITERIA,
+  criterion_problems,
+)
 from varl_jax.types import Criterion, Rubric
 
 TOLERANCE: Final = 1e-9
@@ -139,7 +142,12 @@ def choose_rewrite(
   return best
 
 
-def salvage(rubric: Rubric, proposed: Sequence[Criterion]) -> Rubric:
+def salvage(
+  rubric: Rubric,
+  proposed: Sequence[Criterion],
+  *,
+  max_positives: int | None = None,
+) -> Rubric:
   """Makes a usable rubric of a repairer's proposal.
 
   Points are pulled into +-[5, 10], criteria that are unusable by themselves
@@ -149,6 +157,7 @@ def salvage(rubric: Rubric, proposed: Sequence[Criterion]) -> Rubric:
   Args:
     rubric: the rubric to replace.
     proposed: the whole proposed rubric.
+    max_positives: further positive criteria are left out; None for no limit.
 
   Returns:
     The next version; `validation.rubric_problems` tells whether it is fit.
@@ -162,7 +171,11 @@ def salvage(rubric: Rubric, proposed: Sequence[Criterion]) -> Rubric:
     )
     if not criterion_problems(clamped):
       usable.append(clamped)
-  most = len(rubric.criteria) + SALVAGE_MAX_ADDED
+  if max_positives is not None:
+    positives = [item for item in usable if item.points > 0]
+    extra = positives[max_positives:]
+    usable = [item for item in usable if item not in extra]
+  most = min(len(rubric.criteria) + SALVAGE_MAX_ADDED, MAX_PATCHED_CRITERIA)
   kept, cut = usable[:most], usable[most:]
   rescued = [item for item in cut if item.points > 0]
   if rescued and not any(item.points > 0 for item in kept):

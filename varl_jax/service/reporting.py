@@ -7,6 +7,7 @@ optimizers made of it.
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from varl_jax.config import Config
 from varl_jax.llm.chat import ChatError
@@ -88,6 +89,7 @@ class Reporter:
     pool, settings = self._state.pool, self.config.pool
     evicted: dict[str, str] = {}
     requeued = []
+    evicted |= self._unanswered(step, groups)
     for group in groups:
       name, scores = group.task.task_id, scores_of(group.answers)
       if len(scores) < min(self.config.train.min_graded, len(group.answers)):
@@ -117,6 +119,23 @@ class Reporter:
         "samples": samples,
       },
     )
+
+  def _unanswered(
+    self, step: int, groups: Sequence[GradedGroup]
+  ) -> dict[str, str]:
+    """Tasks of the step's batch that came back without a group.
+
+    The trainer leaves out a task whose prompt is too long for the solver; kept,
+    it would be served again and again.
+    """
+    if self._state.batch is None or self._state.batch[0] != step:
+      return {}
+    answered = {group.task.task_id for group in groups}
+    return {
+      task.task_id: "unanswered"
+      for task in self._state.batch[1]
+      if task.task_id not in answered
+    }
 
   async def _repair(self, review: Review) -> tuple[list[Repair], set[str]]:
     """Repairs the cases with the largest gaps; also returns which."""
@@ -234,7 +253,7 @@ class Reporter:
     change = await self.memo.advance(
       state.memo,
       state.memo_probes,
-      exploits=state.exploits,
+      exploits=self._evidence(),
       patches=state.patches,
       op=f"memo/{step}",
     )
@@ -281,11 +300,9 @@ class Reporter:
   def _material(self) -> Material:
     state = self._state
     current = state.guidance[-1]
-    # Cases that are only measured are no evidence for anyone.
-    repairs = self.patching is not None
     return Material(
       tasks=tuple(state.corpus),
-      exploits=tuple(state.exploits) if repairs else (),
+      exploits=self._evidence(),
       patches=tuple(state.patches),
       train_mean=state.train_mean(current.version),
       proposer=current.proposer,
@@ -299,6 +316,14 @@ class Reporter:
         for guidance in state.guidance
       ],
       hackability=self._hackability(),
+    )
+
+  def _evidence(self) -> tuple[dict[str, Any], ...]:
+    """Exploits that roles are told of; cases only measured are not."""
+    return tuple(
+      found
+      for found in self._state.exploits
+      if self.patching is not None or found["source"] == "admission"
     )
 
   def _hackability(self) -> str:
