@@ -12,7 +12,8 @@ already brought the margin down, the original task otherwise.
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Sequence
+import functools
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from varl_jax.config import AdmissionConfig
@@ -189,7 +190,8 @@ class Admitter:
     exploit, honest = await asyncio.gather(
       self._answered(
         task,
-        self.adversary.attack(
+        functools.partial(
+          self.adversary.attack,
           prompt=task.prompt,
           rubric=task.rubric,
           op=f"{op}/attack",
@@ -199,7 +201,8 @@ class Admitter:
       ),
       self._answered(
         task,
-        self.honest.answer(
+        functools.partial(
+          self.honest.answer,
           prompt=task.prompt,
           op=f"{op}/answer",
           seed=self.seed,
@@ -230,10 +233,10 @@ class Admitter:
     )
 
   async def _answered(
-    self, task: Task, call: Awaitable[str], *, op: str
+    self, task: Task, call: Callable[[], Awaitable[str]], *, op: str
   ) -> GradedAnswer | str:
     """The answer graded strictly, or in a word why there is none."""
-    answer = await attempt(call)
+    answer = await attempt(call())
     if isinstance(answer, ChatError):
       return answer.kind
     if len(answer.strip()) < self.config.min_answer_chars:
