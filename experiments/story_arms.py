@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from importlib import metadata
+from typing import Any
 
 from absl import app, flags
 
@@ -167,8 +168,8 @@ def paired(one: list[float], two: list[float]) -> dict[str, float]:
   return {"mean": statistics.fmean(gaps), "standard_error": error}
 
 
-def _cell(values: list[float]) -> str:
-  kept = [v for v in values if not math.isnan(v)]
+def _cell(values: list[float | None]) -> str:
+  kept = [v for v in values if v is not None]
   if not kept:
     return "-"
   if len(kept) < 2:
@@ -202,7 +203,8 @@ def table(result: dict) -> str:
   ]
   lines.append("|---|---|---|")
   for name, found in result["pair_correctness"].items():
-    lines.append(f"| {name} | {found['pairs']} | {found['share']:.2f} |")
+    share = "-" if found["share"] is None else f"{found['share']:.2f}"
+    lines.append(f"| {name} | {found['pairs']} | {share} |")
   lines += [
     "",
     "| referee agrees with the expert on clear pairs | |",
@@ -257,15 +259,15 @@ def main(_):
       **{name: metadata.version(name) for name in ("jax", "flax", "optax")},
     },
   }
+  result = _without_nan(result)
   out = pathlib.Path(_OUT.value)
   out.parent.mkdir(parents=True, exist_ok=True)
-  text = json.dumps(_without_nan(result), indent=1)
-  out.write_text(text + "\n")
+  out.write_text(json.dumps(result, indent=1) + "\n")
   out.with_suffix(".md").write_text(table(result))
   print(table(result))
 
 
-def _without_nan(value):
+def _without_nan(value: Any) -> Any:
   """NaN, for what an arm does not have, becomes null."""
   if isinstance(value, dict):
     return {key: _without_nan(item) for key, item in value.items()}
