@@ -279,6 +279,12 @@ def assert_refused(done, words):
     ("--config.train.nonsense=1", "nonsense"),
     ("--config.train.steps=many", "steps"),
     ("--config.model.path=/nowhere", "no model at /nowhere"),
+    ("--config.model.max_prompt=6000", "256 positions"),
+    ("--config.model.compute_dtype=float99", "float32, bfloat16"),
+    ("--config.reward.length_weight=nan", "finite"),
+    ("--config.train.micro_batch=-1", "train.micro_batch is at least 0"),
+    ("--config.train.samples=32", "at most 26"),
+    ("--config.train.min_graded=9", "min_graded is at most"),
     ("--config.domain=moon", "moon"),
     ("--config.method.name=magic", "magic"),
     ("extra", "extra"),
@@ -297,6 +303,31 @@ def test_bad_flags(environment, tmp_path, flag, words):
 )
 def test_bad_configs(environment, tmp_path, config, words):
   assert_refused(run(tmp_path / "run", environment, config=config), words)
+
+
+def test_second_run_cannot_take_over_a_busy_folder(environment, tmp_path):
+  workdir = tmp_path / "run"
+  first = subprocess.Popen(
+    command(workdir, *TINY),
+    cwd=ROOT,
+    env=environment,
+    stdout=subprocess.DEVNULL,
+    stderr=subprocess.DEVNULL,
+  )
+  try:
+    deadline = time.monotonic() + 200
+    while not (workdir / "config.json").exists():
+      assert time.monotonic() < deadline
+      time.sleep(0.02)
+    claimed = (workdir / "config.json").read_text()
+    assert_refused(run(workdir, environment, *TINY), "use")
+    assert_refused(
+      run(workdir, environment, *TINY, "--config.seed=5"), "another config"
+    )
+    assert (workdir / "config.json").read_text() == claimed
+  finally:
+    first.kill()
+    first.wait()
 
 
 def test_workdir_that_is_a_file(environment, tmp_path):

@@ -3,19 +3,20 @@
 import contextlib
 import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from varl_jax import build
-from varl_jax.checkpoints import Checkpoints
+from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, MethodConfig, from_config_dict
 from varl_jax.domains import load_domain
 from varl_jax.llm.chat import ChatError, ChatReply, ChatRequest
 from varl_jax.metrics import MetricsWriter, Progress
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.story import world
-from varl_jax.trainer import Trainer
+from varl_jax.trainer import Trainer, TrainingFailure
 from varl_jax.types import Task, to_json
 
 
@@ -292,6 +293,50 @@ def test_too_few_scorable_answers_train_nothing(policy, tmp_path):
   last = rows(tmp_path)[-1]
   assert last["reward/untrained"] == 12 * 8
   assert last["pool/requeued"] == 12
+
+
+def test_lost_checkpoints_do_not_start_the_run_over(policy, tmp_path):
+  train(tmp_path, policy)
+  before = rows(tmp_path)
+  for metadata in (tmp_path / "checkpoints").glob("*/meta/metadata"):
+    metadata.write_bytes(b"")
+  with pytest.raises(CheckpointError, match=r"step 2 .* so are all others"):
+    train(tmp_path, policy)
+  assert rows(tmp_path) == before
+
+
+def test_damaged_newest_checkpoint_falls_back_and_says_so(
+  trained, policy, tmp_path, capsys
+):
+  folder, *_ = trained
+  train(tmp_path, policy)
+  shutil.rmtree(tmp_path / "checkpoints" / "3")
+  train(tmp_path, policy)
+  assert rows(tmp_path) == rows(folder)
+
+
+def test_checkpoint_of_another_config_is_refused(policy, tmp_path, monkeypatch):
+  train(tmp_path, policy)
+  other = dataclasses.replace(CONFIG, seed=99)
+  monkeypatch.setitem(globals(), "CONFIG", other)
+  with pytest.raises(CheckpointError, match="another config"):
+    train(tmp_path, policy)
+
+
+def test_prompts_that_never_fit_stop_the_run(policy, tmp_path, monkeypatch):
+  short = dataclasses.replace(policy.worker, max_prompt=5)
+  cramped = dataclasses.replace(policy, worker=short)
+  with pytest.raises(TrainingFailure, match=r"longer than model\.max_prompt"):
+    train(tmp_path, cramped)
+
+
+def test_infinite_steps_stop_the_run_with_its_weights_kept(tmp_path):
+  config = dataclasses.replace(
+    CONFIG, train=dataclasses.replace(CONFIG.train, learning_rate=1e38)
+  )
+  with pytest.raises(TrainingFailure, match=r"train\.learning_rate"):
+    train(tmp_path, build.make_policy(config))
+  assert Checkpoints(folder=tmp_path / "checkpoints").latest() is None
 
 
 def test_service_failure_saves_the_last_whole_step(trained, policy, tmp_path):

@@ -37,7 +37,7 @@ from varl_jax.sampling.sampler import Sampler
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.generation_service import GenerationService
 from varl_jax.service.store import Store, StoreError
-from varl_jax.trainer import Trainer
+from varl_jax.trainer import Trainer, TrainingFailure
 
 DONE, REFUSED, JUDGE_FAILED, INTERRUPTED = 0, 2, 3, 130
 
@@ -60,7 +60,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     return _train(config, workdir)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
     raise RunError(str(error)) from error
-  except (ReportError, StoreError) as error:
+  except (ReportError, StoreError, TrainingFailure) as error:
     raise RunError(str(error)) from error
   except OSError as error:
     raise RunError(
@@ -95,7 +95,6 @@ def check_claim(config: Config, workdir: pathlib.Path) -> None:
 
 def claim(config: Config, workdir: pathlib.Path) -> None:
   """Makes the folder this config's."""
-  workdir.mkdir(parents=True, exist_ok=True)
   text = json.dumps(
     {"fingerprint": config.fingerprint(), **config.to_dict()}, indent=2
   )
@@ -144,15 +143,18 @@ def make_policy(config: Config) -> Policy:
   system = load_prompts(config.domain).system("solver")
 
   def worker(temperature: float) -> RolloutWorker:
-    sampler = Sampler(
-      model=model,
-      stop_ids=tokenizer.stop_ids,
-      forbidden_ids=tokenizer.forbidden_ids,
-      max_prompt=config.model.max_prompt,
-      max_new=config.model.max_response,
-      temperature=temperature,
-      seed=config.seed,
-    )
+    try:
+      sampler = Sampler(
+        model=model,
+        stop_ids=tokenizer.stop_ids,
+        forbidden_ids=tokenizer.forbidden_ids,
+        max_prompt=config.model.max_prompt,
+        max_new=config.model.max_response,
+        temperature=temperature,
+        seed=config.seed,
+      )
+    except ValueError as error:
+      raise ConfigError(f"The model cannot be sampled so: {error}") from error
     return RolloutWorker(
       sampler=sampler,
       tokenizer=tokenizer,
@@ -196,11 +198,14 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     print(f"Report: {write_report(workdir)}")
     return DONE
   policy = make_policy(config)
-  claim(config, workdir)
+  workdir.mkdir(parents=True, exist_ok=True)
   with contextlib.ExitStack() as stack:
-    metrics = stack.enter_context(MetricsWriter(workdir))
+    # The store's lock comes first: what follows writes into the folder.
     service = make_service(config, domain, workdir / "service.sqlite")
     stack.enter_context(contextlib.closing(service))
+    check_claim(config, workdir)
+    claim(config, workdir)
+    metrics = stack.enter_context(MetricsWriter(workdir))
     interrupted = stack.enter_context(_interruptible())
     progress = Progress(
       total=config.train.steps, start=start, title=config.name

@@ -137,7 +137,8 @@ class Checkpoints:
         )
     except _FAILURES as error:
       raise CheckpointError(
-        f"Could not restore {place}: {_reason(error)}."
+        f"Could not restore {place}: {_reason(error)}. Remove its folder to go"
+        " on from the one before."
       ) from error
     return found.state, header["meta"]
 
@@ -226,4 +227,4 @@ def _difference(saved: dict[str, str], wanted: dict[str, str]) -> str:
 def _reason(error: BaseException) -> str:
   """The first line of the message, without a final stop."""
   text = str(error).strip() or type(error).__name__
-  return text.splitlines()[0].rstrip(".")
+  return text.splitlines()[0][:160].rstrip(".")

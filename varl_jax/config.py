@@ -8,6 +8,7 @@ paper's values; a comment names the section of the paper's appendix.
 import dataclasses
 import hashlib
 import json
+import math
 import typing
 from collections.abc import Mapping
 from typing import Any, Final, Literal
@@ -28,7 +29,7 @@ class ModelConfig:
   """
 
   path: str = "story"
-  compute_dtype: str = "float32"
+  compute_dtype: Literal["float32", "bfloat16"] = "float32"
   remat: bool = False
   max_prompt: int = 6144  # Appendix E, tokens
   max_response: int = 8192  # Appendix E, tokens
@@ -253,6 +254,8 @@ def _scalar(hint: Any, value: Any, name: str) -> Any:
     return value
   if hint is float and type(value) is int:
     return float(value)
+  if type(value) is float and not math.isfinite(value):
+    raise ConfigError(f"Setting {name!r} is a finite number, got {value!r}.")
   if type(value) is not hint:
     raise ConfigError(
       f"Setting {name!r} wants a {hint.__name__}, got {value!r}."
@@ -283,6 +286,20 @@ _AT_LEAST_ONE = (
   "checkpoint.interval",
   "checkpoint.keep",
 )
+_AT_LEAST_ZERO = (
+  "train.micro_batch",
+  "train.warmup_updates",
+  "train.weight_decay",
+  "pool.floor",
+  "eval.interval",
+  "patch.epsilon",
+  "patch.min_gap_removed",
+  "admission.margin",
+  "admission.min_drop",
+  "admission.min_answer_chars",
+  "memo.kappa",
+  "memo.tolerance",
+)
 _POSITIVE = (
   "train.temperature",
   "train.learning_rate",
@@ -299,6 +316,12 @@ _SHARES = (
 )
 
 
+_ORDERED = (
+  ("admission.honest_low", "admission.honest_high"),
+  ("pool.mean_low", "pool.mean_high"),
+  ("patch.min_chars", "patch.max_chars"),
+  ("patch.min_points", "patch.max_points"),
+)
 # The prompts state these limits, so a setting can only be tighter.
 _AT_MOST = {
   "evolution.max_words": 300,
@@ -315,6 +338,14 @@ def _validate(config: Config) -> None:
   for path in _AT_LEAST_ONE:
     if get(path) < 1:
       raise ConfigError(f"{path} is at least 1, got {get(path)}.")
+  for path in _AT_LEAST_ZERO:
+    if get(path) < 0:
+      raise ConfigError(f"{path} is at least 0, got {get(path)}.")
+  for low, high in _ORDERED:
+    if get(low) > get(high):
+      raise ConfigError(
+        f"{low} is at most {high}, got {get(low)} and {get(high)}."
+      )
   for path, most in _AT_MOST.items():
     if not 1 <= get(path) <= most:
       raise ConfigError(f"{path} is between 1 and {most}, got {get(path)}.")

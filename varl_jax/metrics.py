@@ -164,17 +164,24 @@ def _read(path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
   sound = 0
   for number, line in enumerate(data.splitlines(keepends=True), 1):
     try:
-      record = json.loads(line)
+      record = json.loads(line, parse_constant=_no_constant)
       complete = line.endswith(b"\n") and isinstance(record["step"], int)
     except (ValueError, KeyError, TypeError):
       complete = False
     if not complete:
       if sound + len(line) < len(data):
-        raise MetricsError(f"Line {number} of {path} is damaged.")
+        raise MetricsError(
+          f"Line {number} of {path} is damaged; restore the file, or remove it"
+          " to go on without its history."
+        )
       break
     records.append(record)
     sound += len(line)
   return records, sound
+
+
+def _no_constant(name: str) -> float:
+  raise ValueError(f"{name} is no JSON")
 
 
 def _sync_folder(folder: pathlib.Path) -> None:

@@ -61,7 +61,8 @@ def write_report(
   )
   path = folder / FILE_NAME
   draft = path.with_name(FILE_NAME + ".draft")
-  draft.write_text(page, encoding="utf-8")
+  # A model's text may hold what UTF-8 cannot, such as half a surrogate pair.
+  draft.write_text(page, encoding="utf-8", errors="replace")
   os.replace(draft, path)
   return path
 
@@ -85,9 +86,13 @@ def _read_config(path: pathlib.Path) -> dict[str, Any]:
   if not path.is_file():
     return {}
   try:
-    return json.loads(path.read_text(encoding="utf-8"))
+    config = json.loads(path.read_text(encoding="utf-8"))
   except ValueError as error:
     raise ReportError(f"{path} is no JSON ({error}).") from error
+  groups = config.values() if isinstance(config, dict) else ()
+  if not any(isinstance(group, dict) for group in groups):
+    raise ReportError(f"{path} holds no config of a run.")
+  return config
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -99,8 +104,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
   chosen = parser.parse_args(arguments)
   try:
     print(write_report(chosen.workdir))
-  except (ReportError, OSError) as error:
-    print(error, file=sys.stderr)
+  except (ReportError, run_metrics.MetricsError, OSError) as error:
+    print(f"varl_jax: {error}", file=sys.stderr)
     return 2
   return 0
 

@@ -15,6 +15,7 @@ adversary: neither has an argument for it.
 """
 
 import dataclasses
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -22,7 +23,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
-from varl_jax.checkpoints import Checkpoints
+from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config
 from varl_jax.metrics import MetricsWriter, Progress
 from varl_jax.rl.advantages import group_advantages
@@ -31,6 +32,10 @@ from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.types import GradedGroup, Rollout, Task
+
+
+class TrainingFailure(Exception):
+  """Training cannot go on; one sentence says why and what to change."""
 
 
 class Service(Protocol):
@@ -136,6 +141,11 @@ class Trainer:
       tasks, n=train.samples, params=state.params, step=step
     )
     sampled = clock.lap("rollouts")
+    if tasks and not groups:
+      raise TrainingFailure(
+        f"All {len(tasks)} prompts of step {step} are longer than"
+        f" model.max_prompt ({self.config.model.max_prompt} tokens); raise it."
+      )
     graded = self.service.grade(
       step, [(g.task, list(g.rollouts)) for g in groups]
     )
@@ -144,6 +154,11 @@ class Trainer:
     updated: dict[str, float] = {}
     if batch is not None:
       state, updated = self.learner.update(state, batch)
+      if updated["train/nonfinite"] and not updated["train/updates"]:
+        raise TrainingFailure(
+          f"No update of step {step} was finite; lower train.learning_rate."
+          " The last checkpoint is untouched."
+        )
     trained = clock.lap("update")
     reported = self.service.report(step, graded)
     clock.lap("report")
@@ -223,14 +238,45 @@ class Trainer:
   def _resume(self, state: TrainState) -> tuple[TrainState, int]:
     """Goes back to the newest checkpoint, in all three places at once."""
     step = self.checkpoints.latest()
+    self._check_checkpoints(step or 0)
     if step is None:
       self.service.rewind(0)
       self.metrics.rewind(-1)
       return state, 0
     state, meta = self.checkpoints.restore(step, state)
+    if meta["fingerprint"] != self.config.fingerprint():
+      raise CheckpointError(
+        f"The checkpoints in {self.checkpoints.folder} belong to another"
+        " config; choose another --workdir."
+      )
     self.service.rewind(meta["event_number"])
     self.metrics.rewind(step)
     return state, step
+
+  def _check_checkpoints(self, newest: int) -> None:
+    """Compares what can be read with what the records say must be there.
+
+    A step is recorded before its checkpoint, so a record beyond a scheduled
+    checkpoint proves that it was completed.
+
+    Raises:
+      CheckpointError: none is left where there was one: starting over would
+        wipe the run's records.
+    """
+    every = self.config.checkpoint.interval
+    wanted = (max(0, (self.metrics.last_step or 0) - 1) // every) * every
+    if newest >= wanted:
+      return
+    missing = f"The checkpoint of step {wanted} in {self.checkpoints.folder}"
+    if not newest:
+      raise CheckpointError(
+        f"{missing} is missing or damaged, and so are all others; restore the"
+        " folder, or choose another --workdir to start over."
+      )
+    print(
+      f"{missing} is missing or damaged; going on from step {newest}.",
+      file=sys.stderr,
+    )
 
 
 def _intact(state: TrainState) -> bool:

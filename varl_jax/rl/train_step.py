@@ -245,7 +245,8 @@ class Learner:
       opt_state=opt_state,
       updates=state.updates + 1,
     )
-    sound = jnp.isfinite(norm)
+    # Finite gradients can still make infinite steps (an infinite rate, say).
+    sound = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
     kept = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
     return kept, {**sums, "grad_norm": norm, "sound": sound}
 

@@ -158,7 +158,8 @@ class Store:
     if seq > self.event_number():
       raise StoreError(
         f"{self.path} ends at event {self.event_number()}, before event"
-        f" {seq} of the checkpoint; it is not the store of that run."
+        f" {seq} of the checkpoint; it is not the store of that run. Restore"
+        " it, or choose another --workdir."
       )
     with self._transaction():
       self._connection.execute(
