@@ -31,6 +31,7 @@ from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
+from varl_jax.step_measures import Clock, length_metrics, score_metrics
 from varl_jax.types import GradedGroup, Rollout, Task
 
 
@@ -134,7 +135,7 @@ class Trainer:
     self, state: TrainState, step: int
   ) -> tuple[TrainState, dict[str, float]]:
     train = self.config.train
-    clock = _Clock()
+    clock = Clock()
     tasks = self.service.poll(step, train.tasks_per_step)
     clock.lap("poll")
     groups = self.worker.collect(
@@ -189,8 +190,8 @@ class Trainer:
         valid.append(enough and answer.score is not None)
         ids.append(index)
     rollouts = [r for g in groups for r in g.rollouts]
-    measured = _score_metrics(scores, raws, ids, valid)
-    measured |= _length_metrics(rollouts)
+    measured = score_metrics(scores, raws, ids, valid)
+    measured |= length_metrics(rollouts)
     if not any(valid):
       return None, measured
     batch = pack(
@@ -282,57 +283,3 @@ class Trainer:
 def _intact(state: TrainState) -> bool:
   """Whether the weights are still there: an update consumes its input."""
   return not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
-
-
-class _Clock:
-  """Seconds between laps."""
-
-  def __init__(self):
-    self._started = self._last = time.perf_counter()
-    self._laps: dict[str, float] = {}
-
-  def lap(self, name: str) -> float:
-    now = time.perf_counter()
-    self._laps[f"time/{name}"] = seconds = now - self._last
-    self._last = now
-    return max(seconds, 1e-9)
-
-  def times(self) -> dict[str, float]:
-    return self._laps | {"time/step": self._last - self._started}
-
-
-def _score_metrics(
-  scores: Sequence[float],
-  raws: Sequence[float | None],
-  ids: Sequence[int],
-  valid: Sequence[bool],
-) -> dict[str, float]:
-  """Means over scorable rollouts, and how many groups teach nothing."""
-  table = np.array(scores)
-  scored = ~np.isnan(table)
-  groups = np.array(ids)
-  flat = sum(
-    np.ptp(table[(groups == i) & scored]) <= 1e-6
-    for i in set(groups[scored].tolist())
-  )
-  found = {
-    "reward/unscorable": float((~scored).sum()),
-    "reward/untrained": float(len(valid) - sum(valid)),
-    "reward/constant_groups": float(flat),
-  }
-  if scored.any():
-    kept = [raw for raw in raws if raw is not None]
-    found["reward/mean"] = float(table[scored].mean())
-    found["reward/raw"] = float(np.mean(kept))
-    found["reward/std"] = float(table[scored].std())
-  return found
-
-
-def _length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-  if not rollouts:
-    return {}
-  return {
-    "rollout/length": float(np.mean([len(r.tokens) for r in rollouts])),
-    "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
-    "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
-  }
