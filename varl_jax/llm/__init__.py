@@ -1,1 +1,1 @@
-
+"""Frozen language models: the protocol, strict replies, the scripted model."""

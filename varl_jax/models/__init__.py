@@ -1,1 +1,1 @@
-
+"""Linen models, their loaders and tokenizers."""

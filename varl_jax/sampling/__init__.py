@@ -1,1 +1,1 @@
-
+"""Sampling from a model."""

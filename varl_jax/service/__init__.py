@@ -1,1 +1,1 @@
-
+"""The generation service: tasks, admission, repair, evolution, its store."""

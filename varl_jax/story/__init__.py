@@ -1,1 +1,1 @@
-
+"""The offline story world."""
