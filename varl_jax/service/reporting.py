@@ -59,16 +59,19 @@ class Reporter:
     metrics: Metrics = {"pool/evicted": len(windows.payload["evicted"])}
     metrics["pool/requeued"] = len(windows.payload["requeued"])
     events = [windows]
-    texts = _Texts.of(self._state)
+    repairs: list[Repair] = []
     if self.refereeing is not None:
       review = await self.refereeing.review(groups)
       repairs, queued = await self._repair(review)
-      texts = texts.plus(repairs)
       metrics |= await self._case_metrics(groups, review, repairs)
       events += self._case_events(step, groups, review, repairs, queued)
+    # No await from here to `counted`: what the background finishes later is
+    # counted by the next report.
+    texts = _Texts.of(self._state).plus(repairs)
     metrics |= step_metrics.judge_metrics(self._state.log.judged)
     metrics |= step_metrics.admission_metrics(self._state.log)
     metrics |= step_metrics.wording_metrics(texts.before, texts.after)
+    counted = self._state.log.counts()
     self.ledger.commit(events)
     events = [*await self._memo(step), *await self._evolve(step)]
     metrics |= self._totals(events)
@@ -78,6 +81,7 @@ class Reporter:
       kind="reported",
       payload={
         "metrics": metrics,
+        "counted": counted,
         "evolved": any(event.kind == "guidance" for event in events),
       },
     )
@@ -250,9 +254,10 @@ class Reporter:
     if self.memo is None:
       return []
     state = self._state
+    probes = tuple(state.memo_probes)
     change = await self.memo.advance(
       state.memo,
-      state.memo_probes,
+      probes,
       exploits=self._evidence(),
       patches=state.patches,
       op=f"memo/{step}",
@@ -266,6 +271,7 @@ class Reporter:
         kind="memo",
         payload={
           "state": to_json(change.state),
+          "probes": len(probes),
           "decision": change.decision,
           "failure": change.failure,
         },

@@ -61,6 +61,26 @@ class StepLog:
   judged: Tally = dataclasses.field(default_factory=Tally)
   replayed: int = 0
 
+  def counts(self) -> dict[str, int]:
+    """How much there is of what the background may add to at any time."""
+    return {
+      "admissions": len(self.admissions),
+      "written": self.written,
+      "dropped": len(self.dropped),
+      "rejected": len(self.rejected),
+      "rewritten": len(self.rewritten),
+    }
+
+  def after(self, counted: Mapping[str, int]) -> "StepLog":
+    """The log of the next step, once `counted` went into a report."""
+    return StepLog(
+      admissions=self.admissions[counted["admissions"] :],
+      written=self.written - counted["written"],
+      dropped=self.dropped[counted["dropped"] :],
+      rejected=self.rejected[counted["rejected"] :],
+      rewritten=self.rewritten[counted["rewritten"] :],
+    )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoProbe:
@@ -261,11 +281,11 @@ class ServiceState:
 
   def _memo(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.memo = from_json(MemoState, payload["state"])
-    self.memo_probes = []
+    del self.memo_probes[: payload["probes"]]
 
   def _reported(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.reports += 1
-    self.log = StepLog()
+    self.log = self.log.after(payload["counted"])
     if payload["evolved"]:
       self.samples = []
 
