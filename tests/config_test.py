@@ -67,7 +67,7 @@ def test_defaults_survive_the_round_trip():
     ({"train": {"learning_rate": -1e-6}}, "learning_rate is above 0"),
     (
       {"train": {"temperature": float("nan")}},
-      "train.temperature is above 0, got nan",
+      "'train.temperature' is a finite number, got nan",
     ),
     (
       {"train": {"tasks_per_step": 10, "minibatch_tasks": 4}},

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import pathlib
-import resource
 import signal
 import subprocess
 import sys
@@ -220,10 +219,19 @@ def test_hidden_expert_is_not_needed_for_training(
 def test_full_disk_loses_nothing(undisturbed, environment, tmp_path):
   workdir = tmp_path / "run"
 
-  def small_files():
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
-
-  done = run(workdir, environment, *TINY, preexec_fn=small_files)
+  script = (
+    "import os, resource, sys;"
+    "resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000));"
+    "os.execv(sys.executable, sys.argv[1:])"
+  )
+  done = subprocess.run(
+    [sys.executable, "-c", script, *command(workdir, *TINY)],
+    cwd=ROOT,
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=400,
+  )
   assert_refused(done, "")
   done = run(workdir, environment, *TINY)
   assert done.returncode == 0, done.stderr
