@@ -1,6 +1,6 @@
 r"""Trains the arms of the story world on many seeds and compares them.
 
-    python -m experiments.story_arms --first_seed=100 --seeds=16 \
+    python -m experiments.story_arms --first_seed=200 --seeds=16 \
         --workdir=/tmp/story_arms --out=experiments/results/story_arms.json
 
 Runs are independent processes of one thread each, `--jobs` at a time. A run

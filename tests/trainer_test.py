@@ -295,11 +295,18 @@ def test_too_few_scorable_answers_train_nothing(policy, tmp_path):
   assert last["pool/requeued"] == 12
 
 
+def _damage(folder, *steps):
+  for step in steps:
+    (folder / "checkpoints" / str(step) / "meta" / "metadata").write_bytes(b"")
+
+
 def test_lost_checkpoints_do_not_start_the_run_over(policy, tmp_path):
   train(tmp_path, policy)
   before = rows(tmp_path)
-  for metadata in (tmp_path / "checkpoints").glob("*/meta/metadata"):
-    metadata.write_bytes(b"")
+  _damage(tmp_path, 2, 3)
+  with pytest.raises(CheckpointError, match=r"step 3 .* so are all others"):
+    train(tmp_path, policy)
+  shutil.rmtree(tmp_path / "checkpoints")
   with pytest.raises(CheckpointError, match=r"step 2 .* so are all others"):
     train(tmp_path, policy)
   assert rows(tmp_path) == before
@@ -310,8 +317,10 @@ def test_damaged_newest_checkpoint_falls_back_and_says_so(
 ):
   folder, *_ = trained
   train(tmp_path, policy)
-  shutil.rmtree(tmp_path / "checkpoints" / "3")
+  _damage(tmp_path, 3)
   train(tmp_path, policy)
+  assert "step 3" in (said := capsys.readouterr().err)
+  assert "going on from step 2" in said
   assert rows(tmp_path) == rows(folder)
 
 

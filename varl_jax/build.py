@@ -39,7 +39,7 @@ from varl_jax.service.generation_service import GenerationService
 from varl_jax.service.store import Store, StoreError
 from varl_jax.trainer import Trainer, TrainingFailure
 
-DONE, REFUSED, JUDGE_FAILED, INTERRUPTED = 0, 2, 3, 130
+DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
 
 
 class RunError(Exception):

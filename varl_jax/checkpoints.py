@@ -55,6 +55,18 @@ class Checkpoints:
       if path.name.isdecimal() and _complete(path)
     )
 
+  def damaged(self) -> list[int]:
+    """Steps whose checkpoint was completed once and cannot be read now.
+
+    A checkpoint gets its plain number when it is complete, so a numbered folder
+    that is not complete was damaged later.
+    """
+    folder = pathlib.Path(self.folder)
+    if not folder.is_dir():
+      return []
+    numbered = (int(p.name) for p in folder.iterdir() if p.name.isdecimal())
+    return sorted(set(numbered) - set(self.steps()))
+
   def latest(self) -> int | None:
     """The newest step with a complete checkpoint, None without any."""
     return max(self.steps(), default=None)

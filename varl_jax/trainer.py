@@ -258,14 +258,15 @@ class Trainer:
     """Compares what can be read with what the records say must be there.
 
     A step is recorded before its checkpoint, so a record beyond a scheduled
-    checkpoint proves that it was completed.
+    checkpoint proves that it was completed; so does a numbered folder.
 
     Raises:
       CheckpointError: none is left where there was one: starting over would
         wipe the run's records.
     """
-    every = self.config.checkpoint.interval
-    wanted = (max(0, (self.metrics.last_step or 0) - 1) // every) * every
+    every = self.checkpoints.interval
+    scheduled = (max(0, (self.metrics.last_step or 0) - 1) // every) * every
+    wanted = max([scheduled, *self.checkpoints.damaged()])
     if newest >= wanted:
       return
     missing = f"The checkpoint of step {wanted} in {self.checkpoints.folder}"
