@@ -6,6 +6,7 @@ paper's values; a comment names the section of the paper's appendix.
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -14,6 +15,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Literal
 
 MAX_SAMPLES: Final = 26
+# What of an endpoint decides its replies; the rest is how it is reached.
+_SHAPES_REPLIES: Final = ("model", "effort", "max_tokens")
 
 
 class ConfigError(ValueError):
@@ -34,6 +37,27 @@ class ModelConfig:
   max_prompt: int = 6144  # Appendix E, tokens
   max_response: int = 8192  # Appendix E, tokens
   reasoning: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+  """Devices an axis of the mesh; their product is the number of devices."""
+
+  data: int = 1
+  fsdp: int = 1
+  tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoraConfig:
+  """Low-rank adapters instead of full training; rank 0 trains all weights.
+
+  `targets` names projections, separated by commas.
+  """
+
+  rank: int = 0
+  alpha: float = 64.0
+  targets: str = "q,k,v,o"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,11 +91,97 @@ class RewardConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
-  """Votes a criterion; a run stops above `max_failure_rate` in a step."""
+  """The judge and the verifiers (Appendix G).
+
+  Attributes:
+    votes: calls a criterion.
+    max_failure_rate: a run stops when more of a step's votes fail.
+    concurrency: most votes in flight.
+    one_request: ask for all votes of a criterion as `n` samples of one request.
+    template_path: a benchmark's published judge template, "" for ours.
+    template_sha256: its hash, checked when given.
+    faithful: paste answers into that template as its authors do, without the
+      delimiters that keep an answer from addressing the judge.
+    canary: grade an empty answer once a run; a score above 0 is an alarm.
+    check_workers: processes that run verifiers; 0 runs them in the service.
+    check_timeout_s: most seconds a verifier may take in such a process.
+  """
 
   votes: int = 3
   max_failure_rate: float = 0.2
   concurrency: int = 32
+  one_request: bool = False
+  template_path: str = ""
+  template_sha256: str = ""
+  faithful: bool = False
+  canary: bool = True
+  check_workers: int = 0
+  check_timeout_s: float = 5.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndpointConfig:
+  """An OpenAI-compatible server and how it may be used.
+
+  Attributes:
+    model: the model's name there; "" in `endpoints.judge` means that the judge
+      is the roles' model.
+    base_url: such as http://127.0.0.1:8000/v1; "" for the SDK's default.
+    api_key_env: environment variable with the key, "" for a server without.
+    effort: reasoning effort to ask for, "" for none.
+    reply_format: how a JSON reply is asked for; `auto` starts with the
+      strictest and steps down when the server refuses it.
+    max_tokens: limit of a reply, reasoning included.
+    concurrency: most calls in flight.
+    requests_per_minute: 0 for no limit.
+    tokens_per_minute: 0 for no limit.
+    timeout_s: of one attempt.
+    deadline_s: of a call with all its attempts.
+    attempts: most attempts of a call.
+    outage_s: how long calls wait for a server that is down before they fail.
+    price_in: US dollars a million prompt tokens.
+    price_out: US dollars a million reply tokens.
+  """
+
+  model: str = ""
+  base_url: str = ""
+  api_key_env: str = "OPENAI_API_KEY"
+  effort: str = ""
+  reply_format: Literal["auto", "json_schema", "json_object", "text"] = "auto"
+  max_tokens: int = 8192
+  concurrency: int = 64
+  requests_per_minute: int = 0
+  tokens_per_minute: int = 0
+  timeout_s: float = 120.0
+  deadline_s: float = 600.0
+  attempts: int = 6
+  outage_s: float = 1800.0
+  price_in: float = 0.0
+  price_out: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EndpointsConfig:
+  """Servers of the frozen models; the story world needs none."""
+
+  roles: EndpointConfig = EndpointConfig()
+  judge: EndpointConfig = EndpointConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServiceConfig:
+  """Where the generation service runs and keeps its state.
+
+  Attributes:
+    url: of a service started by `varl_jax.serve`; "" runs it in a thread.
+    token_env: environment variable with the token of that service.
+    store_env: environment variable with a PostgreSQL address; "" keeps the
+      state in `service.sqlite` of the run's folder.
+  """
+
+  url: str = ""
+  token_env: str = "VARL_JAX_TOKEN"
+  store_env: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,9 +295,13 @@ class Config:
   domain: str = "story"
   description: str = ""
   model: ModelConfig = ModelConfig()
+  mesh: MeshConfig = MeshConfig()
+  lora: LoraConfig = LoraConfig()
   train: TrainConfig = TrainConfig()
   reward: RewardConfig = RewardConfig()
   judge: JudgeConfig = JudgeConfig()
+  endpoints: EndpointsConfig = EndpointsConfig()
+  service: ServiceConfig = ServiceConfig()
   pool: PoolConfig = PoolConfig()
   admission: AdmissionConfig = AdmissionConfig()
   patch: PatchConfig = PatchConfig()
@@ -202,9 +316,16 @@ class Config:
     return dataclasses.asdict(self)
 
   def fingerprint(self) -> str:
-    """Hash of every setting that shapes results (not `train.steps`)."""
+    """Hash of every setting that shapes results.
+
+    How long, on which devices and through which server is left out: a run may
+    go on elsewhere.
+    """
     tree = self.to_dict()
-    del tree["train"]["steps"]
+    del tree["train"]["steps"], tree["mesh"], tree["service"]
+    for endpoint in tree["endpoints"].values():
+      for key in set(endpoint) - set(_SHAPES_REPLIES):
+        del endpoint[key]
     text = json.dumps(tree, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -266,12 +387,20 @@ def _scalar(hint: Any, value: Any, name: str) -> Any:
 _AT_LEAST_ONE = (
   "model.max_prompt",
   "model.max_response",
+  "mesh.data",
+  "mesh.fsdp",
+  "mesh.tensor",
   "train.steps",
   "train.tasks_per_step",
   "train.minibatch_tasks",
   "train.min_graded",
   "judge.votes",
   "judge.concurrency",
+  *(
+    f"endpoints.{name}.{key}"
+    for name in ("roles", "judge")
+    for key in ("max_tokens", "concurrency", "attempts")
+  ),
   "pool.window",
   "pool.capacity",
   "admission.rounds",
@@ -287,6 +416,19 @@ _AT_LEAST_ONE = (
   "checkpoint.keep",
 )
 _AT_LEAST_ZERO = (
+  "lora.rank",
+  "judge.check_workers",
+  *(
+    f"endpoints.{name}.{key}"
+    for name in ("roles", "judge")
+    for key in (
+      "requests_per_minute",
+      "tokens_per_minute",
+      "outage_s",
+      "price_in",
+      "price_out",
+    )
+  ),
   "train.micro_batch",
   "train.warmup_updates",
   "train.weight_decay",
@@ -301,6 +443,13 @@ _AT_LEAST_ZERO = (
   "memo.tolerance",
 )
 _POSITIVE = (
+  "lora.alpha",
+  "judge.check_timeout_s",
+  *(
+    f"endpoints.{name}.{key}"
+    for name in ("roles", "judge")
+    for key in ("timeout_s", "deadline_s")
+  ),
   "train.temperature",
   "train.learning_rate",
   "train.max_grad_norm",
@@ -332,8 +481,7 @@ _AT_MOST = {
 
 def _validate(config: Config) -> None:
   def get(path: str) -> Any:
-    group, key = path.split(".")
-    return getattr(getattr(config, group), key)
+    return functools.reduce(getattr, path.split("."), config)
 
   for path in _AT_LEAST_ONE:
     if get(path) < 1:
