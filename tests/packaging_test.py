@@ -78,6 +78,7 @@ def test_extras_are_those_of_the_design(metadata):
     "milvus",
     "openai",
     "parity",
+    "postgres",
     "server",
     "smollm2",
     "tensorboard",

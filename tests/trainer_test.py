@@ -73,6 +73,9 @@ class Spy:
     self.calls.append("report")
     return self.inner.report(step, groups)
 
+  def measures(self, step):
+    return self.inner.measures(step)
+
   def event_number(self):
     return self.inner.event_number()
 
@@ -106,15 +109,20 @@ class SpyLearner:
     return self.inner.update(state, batch)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class FakeValidator:
   value: float
+  fails_at: int = 0
+  asked: int = 0
 
   @property
   def tasks(self):
     return []
 
   def score(self, tasks, answers):
+    self.asked += 1
+    if self.asked == self.fails_at:
+      raise ServiceFailure("The judge of the validation is down.")
     return {"eval/score": self.value}
 
 
@@ -142,7 +150,9 @@ def policy():
   return build.make_policy(CONFIG)
 
 
-def train(folder, policy, *, value=0.5, stop_after=None, **spying):
+def train(
+  folder, policy, *, value=0.5, stop_after=None, judge_fails_at=0, **spying
+):
   """Trains in `folder`; returns the spies and the final state."""
   worker, params = policy.worker, policy.params
   chat = Recorder()
@@ -160,7 +170,7 @@ def train(folder, policy, *, value=0.5, stop_after=None, **spying):
     checkpoints=Checkpoints(folder=folder / "checkpoints", interval=2),
     metrics=metrics,
     progress=Progress(total=3),
-    validator=FakeValidator(value),
+    validator=FakeValidator(value, fails_at=judge_fails_at),
     interrupted=lambda: len(spied.batches) == stop_after,
   )
   with contextlib.closing(metrics), contextlib.closing(service):
@@ -173,7 +183,7 @@ def rows(folder):
     {
       k: v
       for k, v in json.loads(line).items()
-      if not k.startswith("time/") and not k.endswith("_per_s")
+      if not k.startswith(("time/", "service/")) and not k.endswith("_per_s")
     }
     for line in (folder / "metrics.jsonl").read_text().splitlines()
   ]
@@ -356,6 +366,24 @@ def test_service_failure_saves_the_last_whole_step(trained, policy, tmp_path):
   assert checkpoints.latest() == 1
   *_, resumed, done = train(tmp_path, policy)
   assert done == 3
+  assert rows(tmp_path) == rows(folder)
+  for one, two in zip(
+    _leaves(state.params), _leaves(resumed.params), strict=True
+  ):
+    np.testing.assert_array_equal(one, two)
+
+
+def test_a_failed_validation_keeps_the_step_and_its_record(
+  trained, policy, tmp_path
+):
+  folder, *_, state, _ = trained
+  with pytest.raises(ServiceFailure, match="of the validation"):
+    train(tmp_path, policy, judge_fails_at=2)
+  assert Checkpoints(folder=tmp_path / "checkpoints").latest() == 1
+  assert [row["step"] for row in rows(tmp_path)] == [0]
+  _, spy, _, resumed, done = train(tmp_path, policy)
+  assert done == 3
+  assert spy.calls.count("update") == 2
   assert rows(tmp_path) == rows(folder)
   for one, two in zip(
     _leaves(state.params), _leaves(resumed.params), strict=True

@@ -9,41 +9,46 @@ The parts and who gets what:
 
 import contextlib
 import dataclasses
-import json
+import math
 import os
 import pathlib
 import signal
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import jax
 
+from varl_jax import serving
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
+from varl_jax.frozen_models import open_validation_judge, total_usage
+from varl_jax.judged_validation import JudgedValidator
+from varl_jax.llm.journal import JournalError
 from varl_jax.methods import METHODS
 from varl_jax.metrics import MetricsError, MetricsWriter, Progress
+from varl_jax.models import lora, sharding
 from varl_jax.models.errors import ModelError
-from varl_jax.models.llama import Llama
 from varl_jax.models.loading import load_model
+from varl_jax.models.registry import make_model
 from varl_jax.prompts.loader import PromptError, load_prompts
-from varl_jax.report import ReportError, write_report
+from varl_jax.protocols import Validator
+from varl_jax.report import ReportError, write_history, write_report
 from varl_jax.rl.train_step import Learner
-from varl_jax.roles.bundle import make_roles
 from varl_jax.rollouts import RolloutWorker
-from varl_jax.sampling.sampler import Sampler
+from varl_jax.run_folder import RunError, check_claim, claim, lock, run_id
+from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service.calls import ServiceFailure
-from varl_jax.service.generation_service import GenerationService
-from varl_jax.service.store import Store, StoreError
+from varl_jax.service.hosting import HostedService, Notices
+from varl_jax.service.http_client import HttpService
+from varl_jax.service.store import StoreError
 from varl_jax.trainer import Trainer, TrainingFailure
 
 DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
-
-
-class RunError(Exception):
-  """A run that cannot start or go on; one sentence with the mend."""
+# How long a service may take to start beside its trainer.
+START_PATIENCE_S: Final = 30.0
 
 
 def run(config: Config, workdir: pathlib.Path) -> int:
@@ -60,7 +65,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     return _train(config, workdir)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
     raise RunError(str(error)) from error
-  except (ReportError, StoreError, TrainingFailure) as error:
+  except (JournalError, ReportError, StoreError, TrainingFailure) as error:
     raise RunError(str(error)) from error
   except OSError as error:
     raise RunError(
@@ -69,54 +74,35 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     ) from error
 
 
-def check_claim(config: Config, workdir: pathlib.Path) -> None:
-  """Checks that the run in the folder, if there is one, is this one.
-
-  Raises:
-    RunError: the folder belongs to another config, or is no folder.
-  """
-  if workdir.exists() and not workdir.is_dir():
-    raise RunError(f"{workdir} is a file; choose another --workdir.")
-  path = workdir / "config.json"
-  if not path.exists():
-    return
-  try:
-    found = json.loads(path.read_text())["fingerprint"]
-  except (ValueError, KeyError, TypeError) as error:
-    raise RunError(
-      f"{path} cannot be read ({error}); choose another --workdir."
-    ) from error
-  if found != config.fingerprint():
-    raise RunError(
-      f"{workdir} holds a run of another config; choose another --workdir"
-      " or remove the folder. (Only train.steps may change.)"
-    )
-
-
-def claim(config: Config, workdir: pathlib.Path) -> None:
-  """Makes the folder this config's."""
-  text = json.dumps(
-    {"fingerprint": config.fingerprint(), **config.to_dict()}, indent=2
-  )
-  draft = workdir / "config.draft"
-  draft.write_text(text + "\n")
-  os.replace(draft, workdir / "config.json")
-
-
 def make_service(
   config: Config, domain: Domain, path: pathlib.Path
-) -> GenerationService:
-  """The generation service of the config's method."""
-  described = dataclasses.replace(
-    config, description=config.description or domain.description
-  )
-  return METHODS[config.method.name](
-    described,
-    roles=make_roles(domain.chat, config.domain, config.judge, domain.checks),
-    store=Store(path),
-    checks=domain.checks,
-    verifiers=domain.verifiers,
-  )
+) -> HostedService:
+  """The generation service of a config, in a thread of this process."""
+  return serving.make_service(config, domain, path, notices=_notices())
+
+
+def connect(config: Config, workdir: pathlib.Path) -> HttpService:
+  """The generation service at `service.url`, once it answers.
+
+  Raises:
+    RunError: there is none, or it is another run's.
+  """
+  service = None
+  try:
+    service = HttpService(
+      url=config.service.url,
+      fingerprint=config.fingerprint(),
+      run_id=run_id(workdir),
+      token=serving.token(config),
+      token_env=config.service.token_env,
+      notify=_notices().say,
+    )
+    service.check(patience_s=START_PATIENCE_S)
+  except ServiceFailure as error:
+    if service is not None:
+      service.close()
+    raise RunError(str(error)) from error
+  return service
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,21 +116,48 @@ class Policy:
 
 
 def make_policy(config: Config) -> Policy:
-  """Loads the model; nothing is compiled yet.
+  """Loads the model onto the config's mesh; nothing is compiled yet.
 
   Training and validation share a sampler where their temperatures are equal.
+  With adapters, the trunk is held in the compute type: it is not trained.
   """
-  model_config, params, tokenizer = load_model(config.model.path)
-  model = Llama(
+  small = math.prod(dataclasses.astuple(config.mesh)) == 1
+  mesh = None if small else sharding.make_mesh(config.mesh)
+  model_config, params, tokenizer = load_model(
+    config.model.path,
+    dtype=config.model.compute_dtype if config.lora.rank else "float32",
+    shardings=None
+    if mesh is None
+    else lambda axes, shapes: sharding.shardings(axes, shapes, mesh),
+  )
+  model = make_model(
     model_config,
     dtype=config.model.compute_dtype,
     remat=config.model.remat,
+  )
+  axes = model.axes()
+  if config.lora.rank:
+    key = jax.random.key(config.seed)
+    adapter = lora.init(params, axes, config.lora, key)
+    params = lora.attach(params, adapter, axes)
+    axes = {**axes, **lora.lora_axes(axes, config.lora)}
+  learner = Learner(
+    hidden_fn=model.hidden,
+    head_fn=model.lm_head_weight,
+    vocab_size=model_config.vocab_size,
+    forbidden_ids=sorted(tokenizer.forbidden_ids),
+    config=config.train,
+    mesh=mesh,
+    axes=axes if mesh is not None else None,
   )
   system = load_prompts(config.domain).system("solver")
 
   def worker(temperature: float) -> RolloutWorker:
     try:
-      sampler = Sampler(
+      sampler = PolicySampler(
+        whole=learner.whole,
+        axes=axes,
+        mesh=mesh,
         model=model,
         stop_ids=tokenizer.stop_ids,
         forbidden_ids=tokenizer.forbidden_ids,
@@ -168,13 +181,7 @@ def make_policy(config: Config) -> Policy:
   return Policy(
     worker=training,
     examiner=training if same else worker(config.eval.temperature),
-    learner=Learner(
-      hidden_fn=model.hidden,
-      head_fn=model.lm_head_weight,
-      vocab_size=model_config.vocab_size,
-      forbidden_ids=sorted(tokenizer.forbidden_ids),
-      config=config.train,
-    ),
+    learner=learner,
     params=params,
   )
 
@@ -200,8 +207,12 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
   policy = make_policy(config)
   workdir.mkdir(parents=True, exist_ok=True)
   with contextlib.ExitStack() as stack:
-    # The store's lock comes first: what follows writes into the folder.
-    service = make_service(config, domain, workdir / "service.sqlite")
+    # Locks come first: what follows writes into the folder.
+    stack.enter_context(lock(workdir))
+    if config.service.url:
+      service = connect(config, workdir)
+    else:
+      service = make_service(config, domain, workdir / "service.sqlite")
     stack.enter_context(contextlib.closing(service))
     check_claim(config, workdir)
     claim(config, workdir)
@@ -210,6 +221,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     progress = Progress(
       total=config.train.steps, start=start, title=config.name
     )
+    validator, usage = _validation(config, domain, workdir, stack)
     trainer = Trainer(
       config=config,
       service=service,
@@ -219,13 +231,52 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       checkpoints=checkpoints,
       metrics=metrics,
       progress=progress,
-      validator=domain.make_validator() if config.eval.interval else None,
+      validator=validator,
       interrupted=interrupted,
+      usage=usage,
     )
     code = _loop(trainer, policy.params, workdir)
-    service.export_evidence(workdir / "evidence.jsonl")
+    keep_history(service, workdir)
   print(f"Report: {write_report(workdir)}")
   return code
+
+
+def _validation(
+  config: Config,
+  domain: Domain,
+  workdir: pathlib.Path,
+  stack: contextlib.ExitStack,
+) -> tuple[Validator | None, Callable[[], dict[str, float]]]:
+  """The held-out tasks, and what their judge was asked for so far."""
+  if not config.eval.interval:
+    return None, dict
+  judge = None
+  if config.eval.tasks_path:
+    judge = open_validation_judge(
+      config, workdir, notify=_notices().say, stack=stack
+    )
+  validator = domain.make_validator(None if judge is None else lambda: judge)
+  if isinstance(validator, JudgedValidator):
+    stack.enter_context(contextlib.closing(validator))
+  return validator, lambda: total_usage([] if judge is None else [judge])
+
+
+def keep_history(
+  service: HostedService | HttpService, workdir: pathlib.Path
+) -> None:
+  """Leaves in the folder what reports tell of the service."""
+  try:
+    service.export_evidence(workdir / "evidence.jsonl")
+    if not (workdir / "service.sqlite").exists():
+      write_history(workdir, service.history(limit=0))
+  except ServiceFailure as error:
+    print(
+      f"varl_jax: The report lacks the newest cases: {error}", file=sys.stderr
+    )
+
+
+def _notices() -> Notices:
+  return Notices(lambda sentence: print(sentence, file=sys.stderr))
 
 
 def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:

@@ -270,10 +270,16 @@ class MethodConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-  """Validation on held-out tasks, every `interval` steps and at the end."""
+  """Validation on held-out tasks, every `interval` steps and at the end.
+
+  `tasks_path` is a file of tasks with rubrics, one a line, which the judge
+  grades; all of them are used. Without one the domain draws `tasks` of its own,
+  if it can.
+  """
 
   interval: int = 5
   tasks: int = 64
+  tasks_path: str = ""
   samples: int = 1
   temperature: float = 1.0
 

@@ -4,18 +4,21 @@
     python -m varl_jax.main --config=configs/story.py:generation_only \
         --config.train.steps=10 --workdir=runs/mine
 
+With `--plan` it only prints the calls, tokens and cost to expect (`--json` for
+programs) and loads neither jax nor a model.
+
 Exit codes: 0 done, 2 wrong input, 3 the judge failed too often (state saved),
 130 interrupted (state saved). The same command goes on where a run stopped.
 """
 
 import pathlib
-import sys
 
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from varl_jax.build import RunError, run
-from varl_jax.config import ConfigError, from_config_dict
+from varl_jax.command_line import last_line, parse, refuse
+from varl_jax.config import Config, ConfigError, from_config_dict
+from varl_jax.run_folder import RunError
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Config file, such as configs/story.py or ...:VARIANT."
@@ -23,6 +26,10 @@ _CONFIG = config_flags.DEFINE_config_file(
 _WORKDIR = flags.DEFINE_string(
   "workdir", None, "Folder of the run; runs/NAME without it."
 )
+_PLAN = flags.DEFINE_boolean(
+  "plan", False, "Print what the run will ask of its frozen models, and end."
+)
+_JSON = flags.DEFINE_boolean("json", False, "Print the plan as JSON.")
 flags.mark_flag_as_required("config")
 
 
@@ -33,12 +40,16 @@ def main(argv: list[str]) -> int:
   logging.set_verbosity(logging.WARNING)
   try:
     config = from_config_dict(_CONFIG.value)
+    if _PLAN.value:
+      return show_plan(config, as_json=_JSON.value)
+    from varl_jax.build import run  # loads jax, which a plan does without
+
     workdir = pathlib.Path(_WORKDIR.value or f"runs/{config.name}")
     return run(config, workdir)
   except (ConfigError, RunError) as error:
     return refuse(str(error))
   except OSError as error:  # the config file could not be loaded
-    return refuse(_last_line(error))
+    return refuse(last_line(error))
   except KeyboardInterrupt:
     refuse(
       "Stopped at once; the same command goes on from the last checkpoint."
@@ -46,28 +57,12 @@ def main(argv: list[str]) -> int:
     return 130
 
 
-def parse(argv: list[str]) -> list[str]:
-  """Reads the flags, the config file among them; ends the process if it can't.
+def show_plan(config: Config, *, as_json: bool) -> int:
+  """Prints the plan; returns the exit code."""
+  from varl_jax import plan  # loaded only where it is asked for
 
-  A config file is code: what it raises for its input is said in its own words.
-  """
-  try:
-    return flags.FLAGS(argv)
-  except (AttributeError, KeyError) as error:
-    sys.exit(refuse(f"The config has no setting {error}."))
-  except (flags.Error, ValueError) as error:
-    sys.exit(refuse(_last_line(error)))
-
-
-def _last_line(error: Exception) -> str:
-  """What was raised in the first place, without the traces around it."""
-  return str(error).splitlines()[-1].strip().removeprefix("ValueError: ")
-
-
-def refuse(sentence: str) -> int:
-  """Says why nothing was done; returns the exit code."""
-  print(f"varl_jax: {sentence}", file=sys.stderr)
-  return 2
+  print(plan.show(plan.make_plan(config), as_json=as_json))
+  return 0
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
     python -m varl_jax.report WORKDIR
 
 reads `config.json`, `metrics.jsonl` and `service.sqlite` of a run's folder and
-writes `report.html` there. The page holds everything it shows, runs no script
-and escapes every text: answers, rubrics and prompts are untrusted.
+writes `report.html` there. Where the service keeps its state elsewhere, the
+trainer has left `evidence.jsonl` and `history.json` instead. The page holds
+everything it shows, runs no script and escapes every text: answers, rubrics and
+prompts are untrusted.
 """
 
 import argparse
@@ -24,6 +26,8 @@ from varl_jax.service.evidence import History
 from varl_jax.service.store import Store, StoreError
 
 FILE_NAME: Final = "report.html"
+EVIDENCE: Final = "evidence.jsonl"
+HISTORY: Final = "history.json"
 
 
 class ReportError(Exception):
@@ -53,7 +57,9 @@ def write_report(
   except run_metrics.MetricsError as error:
     raise ReportError(str(error)) from error
   if history is None:
-    history = read_service(folder / "service.sqlite")
+    store = folder / "service.sqlite"
+    kept = not store.is_file() and (folder / HISTORY).is_file()
+    history = read_history(folder) if kept else read_service(store)
   page = render_report(
     config=_read_config(folder / "config.json"),
     records=records,
@@ -80,6 +86,35 @@ def read_service(path: str | os.PathLike[str]) -> History:
       return evidence.read_history(store)
   except (StoreError, sqlite3.Error, ValueError, KeyError) as error:
     raise ReportError(f"{path} cannot be reported on ({error}).") from error
+
+
+def write_history(workdir: pathlib.Path, history: History) -> None:
+  """Leaves guidance and memo versions for reports without the store."""
+  text = json.dumps({"guidance": history.guidance, "memos": history.memos})
+  draft = workdir / f"{HISTORY}.draft"
+  draft.write_text(text, encoding="utf-8")
+  os.replace(draft, workdir / HISTORY)
+
+
+def read_history(folder: pathlib.Path) -> History:
+  """What the trainer left of a service that keeps its state elsewhere.
+
+  Raises:
+    ReportError: a file is damaged.
+  """
+  try:
+    kept = json.loads((folder / HISTORY).read_text(encoding="utf-8"))
+    with open(folder / EVIDENCE, encoding="utf-8") as lines:
+      cases = [evidence.case_record(json.loads(line)) for line in lines]
+    return History(
+      cases=tuple(sorted(cases, key=evidence.newest_first)),
+      guidance=tuple(kept["guidance"]),
+      memos=tuple(kept["memos"]),
+    )
+  except (OSError, ValueError, KeyError, TypeError) as error:
+    raise ReportError(
+      f"{folder / HISTORY} and {EVIDENCE} cannot be reported on ({error})."
+    ) from error
 
 
 def _read_config(path: pathlib.Path) -> dict[str, Any]:

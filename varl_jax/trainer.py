@@ -17,8 +17,8 @@ adversary: neither has an argument for it.
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -26,46 +26,18 @@ import numpy as np
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config
 from varl_jax.metrics import MetricsWriter, Progress
+from varl_jax.protocols import Service, Validator
 from varl_jax.rl.advantages import group_advantages
 from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.step_measures import Clock, length_metrics, score_metrics
-from varl_jax.types import GradedGroup, Rollout, Task
+from varl_jax.types import GradedGroup
 
 
 class TrainingFailure(Exception):
   """Training cannot go on; one sentence says why and what to change."""
-
-
-class Service(Protocol):
-  """What the trainer asks of a generation service, in thread or elsewhere."""
-
-  def poll(self, step: int, count: int) -> list[Task]: ...
-
-  def grade(
-    self, step: int, groups: list[tuple[Task, list[Rollout]]]
-  ) -> list[GradedGroup]: ...
-
-  def report(
-    self, step: int, groups: list[GradedGroup]
-  ) -> dict[str, float]: ...
-
-  def event_number(self) -> int: ...
-
-  def rewind(self, seq: int) -> None: ...
-
-
-class Validator(Protocol):
-  """Held-out tasks and how answers to them are scored."""
-
-  @property
-  def tasks(self) -> list[Task]: ...
-
-  def score(
-    self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
-  ) -> dict[str, float]: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,6 +55,7 @@ class Trainer:
     progress: what people watch.
     validator: held-out tasks, None for a run without validation.
     interrupted: asked after every step; True stops with the state saved.
+    usage: totals of what validation asked models for, by metric.
   """
 
   config: Config
@@ -95,6 +68,7 @@ class Trainer:
   progress: Progress
   validator: Validator | None = None
   interrupted: Callable[[], bool] = lambda: False
+  usage: Callable[[], Mapping[str, float]] = dict
 
   def run(self, params: Any) -> tuple[TrainState, int]:
     """Trains from the newest checkpoint, or from `params` without one.
@@ -104,12 +78,15 @@ class Trainer:
       interrupted.
 
     Raises:
-      ServiceFailure: the service cannot go on; the last whole step is saved
-        unless its weights were already being updated.
+      ServiceFailure: the service or the judge of the validation cannot go on;
+        the last whole step is saved unless its weights were already being
+        updated.
     """
-    state, done = self._resume(self.learner.init(params))
+    state, done, pending = self._resume(self.learner.init(params))
     if done == 0 and self.validator is not None:
       self._record(0, self._validate(state, 0))
+    elif pending:
+      self._record(done, pending | self._validate(state, done))
     while done < self.config.train.steps:
       boundary = self.service.event_number()
       try:
@@ -121,7 +98,13 @@ class Trainer:
       done += 1
       last = done == self.config.train.steps
       if last or done % max(1, self.config.eval.interval) == 0:
-        measured |= self._validate(state, done)
+        try:
+          measured |= self._validate(state, done)
+        except ServiceFailure:
+          # The step is whole; its record waits for the validation.
+          number = self.service.event_number()
+          self._save(done, state, number, pending=measured)
+          raise
       # Recorded first: a crash in between repeats the step and its record.
       self._record(done, measured)
       stop = self.interrupted()
@@ -162,6 +145,7 @@ class Trainer:
         )
     trained = clock.lap("update")
     reported = self.service.report(step, graded)
+    reported |= self.service.measures(step)
     clock.lap("report")
     tokens = sum(len(r.tokens) for g in groups for r in g.rollouts)
     measured |= updated | reported | clock.times()
@@ -210,7 +194,7 @@ class Trainer:
   def _validate(self, state: TrainState, step: int) -> dict[str, float]:
     if self.validator is None:
       return {}
-    started = time.perf_counter()
+    started, before = time.perf_counter(), self.usage()
     tasks = self.validator.tasks
     groups = self.examiner.collect(
       tasks, n=self.config.eval.samples, params=state.params, step=step
@@ -220,30 +204,49 @@ class Trainer:
     found = self.validator.score(
       tasks, [answers.get(t.task_id, missing) for t in tasks]
     )
-    return found | {"time/eval": time.perf_counter() - started}
+    used = {
+      f"eval/{name}": total - before.get(name, 0.0)
+      for name, total in self.usage().items()
+    }
+    return found | used | {"time/eval": time.perf_counter() - started}
 
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.progress.update(self.metrics.write(step, measured))
 
-  def _save(self, step: int, state: TrainState, event_number: int) -> None:
+  def _save(
+    self,
+    step: int,
+    state: TrainState,
+    event_number: int,
+    *,
+    pending: dict[str, float] | None = None,
+  ) -> None:
+    """Saves the state after a step; `pending` is its record, if not written."""
     self.checkpoints.save(
       step,
       state,
       {
         "event_number": event_number,
+        "pending": pending,
         "fingerprint": self.config.fingerprint(),
         "seed": self.config.seed,
       },
     )
 
-  def _resume(self, state: TrainState) -> tuple[TrainState, int]:
-    """Goes back to the newest checkpoint, in all three places at once."""
+  def _resume(
+    self, state: TrainState
+  ) -> tuple[TrainState, int, dict[str, float] | None]:
+    """Goes back to the newest checkpoint, in all three places at once.
+
+    Returns:
+      The state, its step, and what is to be recorded of that step still.
+    """
     step = self.checkpoints.latest()
     self._check_checkpoints(step or 0)
     if step is None:
       self.service.rewind(0)
       self.metrics.rewind(-1)
-      return state, 0
+      return state, 0, None
     state, meta = self.checkpoints.restore(step, state)
     if meta["fingerprint"] != self.config.fingerprint():
       raise CheckpointError(
@@ -252,7 +255,7 @@ class Trainer:
       )
     self.service.rewind(meta["event_number"])
     self.metrics.rewind(step)
-    return state, step
+    return state, step, meta.get("pending")
 
   def _check_checkpoints(self, newest: int) -> None:
     """Compares what can be read with what the records say must be there.

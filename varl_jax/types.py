@@ -63,6 +63,7 @@ class Task:
     memo_version: version of the memo that wrote it.
     cached_honest: the honest answer kept from admission, "" before it.
     patches: repairs accepted so far.
+    passages: names of the reference passages it was written from.
   """
 
   task_id: str
@@ -74,6 +75,7 @@ class Task:
   memo_version: int = 0
   cached_honest: str = ""
   patches: int = 0
+  passages: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

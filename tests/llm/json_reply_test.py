@@ -41,6 +41,13 @@ def kind_of(text, finish="stop"):
     f"Draft: {TRUE}\nBut no.\n{FALSE}",
     f"The answer says {TRUE}, which is planted. {FALSE}",
     f"<think>{TRUE}</think>{FALSE}",
+    f"<think>not yet {TRUE}\n</think>\n```json\n{FALSE}\n```",
+    # Two objects: the last one counts, whatever holds them together.
+    f"{TRUE} {FALSE}",
+    f"{TRUE}\n{FALSE}",
+    f"```json\n{TRUE}\n```\n```json\n{FALSE}\n```",
+    f"{{}} {FALSE}",
+    "{\n  " + FALSE[1:],
     # Braces that are no JSON, and a form that is only described.
     f"The set {{1, 2}} is fine. {FALSE}",
     f'As {{"criteria_met": ...}} asks:\n{FALSE}',
@@ -63,6 +70,20 @@ def test_the_last_object_is_read(text):
     f"[{TRUE}]",
     '{"criteria_met": "true"}',
     '{"criteria_met": 1}',
+    '{"criteria_met": 0}',
+    '{"criteria_met": "false"}',
+    '{"criteria_met": "not false"}',
+    '{"criteria_met": False}',
+    '{"criteria_met": NaN}',
+    '{"criteria_met": [true]}',
+    '{"criteria_met": {"criteria_met": true}}',
+    '{"choices": null}',
+    f"```json\n{TRUE}\n``` Done.",
+    # An unfinished thought holds drafts only.
+    f"<think>Perhaps {TRUE}",
+    f"  <think>\n{TRUE}",
+    # Half a character: JSON, but nothing can store it.
+    '{"explanation": "\\ud800", "criteria_met": true}',
     '{"criteria_met": null}',
     '{"criteria_met": true, "criteria_met": false}',
     '{"criteria_met": true, "other": 1}',
@@ -155,3 +176,37 @@ def test_parsing_is_cheap():
   for _ in range(1000):
     form.parse(text, finish="stop")
   assert time.perf_counter() - start < 0.1
+
+
+def test_a_pair_of_escapes_is_one_character():
+  text = '{"explanation": "\\ud83d\\ude00", "criteria_met": true}'
+  assert parse(text)["explanation"] == "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(
+  "text",
+  [
+    "x" * 10_000_000,
+    "{" * 1_900_000,
+    '{"a":' * 390_000,
+    '{"a":\n' * 330_000,
+    '{"a": [\n' * 240_000,
+    '{"a": 1}\n' * 200_000,
+    "{x}" * 600_000,
+    ('{"a": [' + "1," * 900 + "\n") * 1000,
+    '{"a\n' * 400_000,
+    "{ " * 900_000,
+    '{"criteria_met": ' + "[" * 100_000 + "]" * 100_000 + "}",
+  ],
+  ids=range(11),
+)
+def test_huge_and_deep_replies_are_refused_in_linear_time(text):
+  start = time.process_time()
+  assert kind_of(text) == "malformed"
+  # Reading again from every brace would take minutes.
+  assert time.process_time() - start < 5
+
+
+def test_a_long_reply_is_read_to_its_end():
+  drafts = f"{TRUE}\n\\frac{{1}}{{2}}\n" * 20_000
+  assert parse(drafts + FALSE) == {"criteria_met": False}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from varl_jax.models import loading
-from varl_jax.models.llama import Cache, Llama, LlamaConfig
+from varl_jax.models.llama import Llama, LlamaConfig
 from varl_jax.rl.logprobs import forbidden_mask, masked_logits
 
 
@@ -82,6 +82,11 @@ def reference_logits(weight, config, tokens, *, neighbours=False):
     get = functools.partial(weight, layer)
     h = norm(x, get("attn_norm"))
     q, k, v = (h @ get(name).T for name in "qkv")
+    if config.qk_norm:
+      q, k = (
+        norm(x.reshape(length, -1, width), get(name)).reshape(length, -1)
+        for x, name in ((q, "q_norm"), (k, "k_norm"))
+      )
     mixed = []
     for head in range(config.num_heads):
       own = slice(head * width, (head + 1) * width)
@@ -106,16 +111,23 @@ def tree_weight(model, params):
         return np.asarray(model.lm_head_weight(params), np.float64)
       return tree["norm"]["scale"] if name == "norm" else tree[name]
     (array,) = tree["layers"][name].values()
+    if name in ("q", "k", "v"):
+      return array[layer].reshape(model.config.hidden_size, -1).T
+    if name == "o":
+      return array[layer].reshape(-1, model.config.hidden_size).T
     return array[layer].T
 
   return weight
 
 
 @pytest.mark.parametrize(
-  ("tied", "kv_heads"), [(True, 1), (False, 2), (True, 4)]
+  ("tied", "kv_heads", "qk_norm"),
+  [(True, 1, False), (False, 2, True), (True, 4, False)],
 )
-def test_logits_equal_an_independent_float64_forward(tied, kv_heads):
-  config = tiny_config(tie_embeddings=tied, num_kv_heads=kv_heads)
+def test_logits_equal_an_independent_float64_forward(tied, kv_heads, qk_norm):
+  config = tiny_config(
+    tie_embeddings=tied, num_kv_heads=kv_heads, qk_norm=qk_norm
+  )
   model, params = Llama(config), random_params(config)
   tokens = np.random.default_rng(1).integers(0, 37, 11)
   found = logits_of(model, params, tokens[None])[0]
@@ -125,10 +137,26 @@ def test_logits_equal_an_independent_float64_forward(tied, kv_heads):
 
 
 def test_num_params_counts_the_weights():
-  for tied in (True, False):
-    config = tiny_config(tie_embeddings=tied)
+  for changes in ({"tie_embeddings": True}, {"qk_norm": True}):
+    config = tiny_config(**changes)
     sizes = [x.size for x in jax.tree.leaves(random_params(config))]
     assert config.num_params == sum(sizes)
+
+
+def test_every_parameter_has_axes_of_its_rank():
+  for changes in ({"tie_embeddings": True}, {"qk_norm": True}):
+    config = tiny_config(**changes)
+
+    def fits(names, leaf):
+      assert len(names) == leaf.ndim
+      return names
+
+    jax.tree.map(
+      fits,
+      Llama(config).axes(),
+      random_params(config),
+      is_leaf=lambda x: isinstance(x, tuple),
+    )
 
 
 def test_padding_never_reaches_real_tokens():
@@ -175,8 +203,7 @@ def test_decoding_equals_the_full_forward():
   answers = rng.integers(0, 37, (2, 3, 4)).astype(np.int32)
   decode = jax.jit(model.decode)
   last, prompt = jax.jit(model.prefill)(params, prompts, lengths)
-  room = model.empty_answer(prompt, samples=3, slots=6)
-  cache = Cache(prompt, jnp.asarray(lengths), room, jnp.int32(0))
+  cache = model.start(prompt, jnp.asarray(lengths), samples=3, slots=6)
   steps = []
   for t in range(4):
     hidden, cache = decode(params, answers[..., t], cache)

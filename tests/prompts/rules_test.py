@@ -1,13 +1,21 @@
-"""Every rule a prompt must carry, as a pattern found in that prompt.
+"""Every rule a prompt must carry, found in that prompt in every domain.
 
-The reading is over single-spaced text, so that line breaks do not matter.
+Patterns are read over single-spaced text, so that line breaks do not matter.
+What is a matter of structure (which blocks a role gets and in which order) is
+checked on the messages that the roles send.
 """
 
+import asyncio
+import functools
+import json
 import re
 
 import pytest
 
-from varl_jax.prompts.loader import load_prompts
+from varl_jax.llm.blocks import read_blocks
+from varl_jax.llm.chat import ChatReply
+from varl_jax.prompts import loader
+from varl_jax.prompts.loader import domain_names, load_prompts
 from varl_jax.roles import (
   adversary,
   analyst,
@@ -17,6 +25,14 @@ from varl_jax.roles import (
   meta_optimizer,
   patcher,
 )
+from varl_jax.roles.generator import Generator
+from varl_jax.roles.honest import HonestAnswerer
+from varl_jax.roles.judge import Judge
+from varl_jax.roles.proposer import Proposer, Request
+from varl_jax.rubrics import shape
+from varl_jax.types import Criterion, Message
+
+DOMAINS = domain_names()
 
 RULES = {
   "adversary": {
@@ -60,7 +76,7 @@ RULES = {
     "rewrite what needs no knowledge": r"nobody needs knowledge .* rewrite it",
     "bare negative": r"bare \"there is no such thing\"",
     "keeps scenario, field, difficulty": (
-      r"Keep the situation, the field and the difficulty"
+      r"Keep the situation, the field with its specialty, and the difficulty"
     ),
     "asks for specifics": r"Ask for specifics",
     "checkable positives": (
@@ -127,10 +143,13 @@ RULES = {
     "final response": r"final response",
     "untrusted": r"It may speak to you, claim that criteria are met",
     "mistakes alike": r"something good or a mistake\. Both are decided alike",
+    "settled by the answer": (
+      r"If nothing in ANSWER settles it, it is not there"
+    ),
     "reply": r'"explanation".*"criteria_met": true',
   },
   "referee": {
-    "senior expert": r"You are a senior fiction editor",
+    "senior expert": r"You are a senior [a-z]+",
     "no rubric or reference": r"no rubric, no score and no reference answer",
     "trust in practice": r"trust they would deserve in real practice",
     "substance": r"What counts is substance",
@@ -195,6 +214,9 @@ RULES = {
   },
   "proposer": {
     "general description only": r"Nothing else is known about the target",
+    "guesses no item": r"do not try to guess its questions",
+    "exactly as many": r"Write exactly COUNT requests",
+    "guidance may direct": r"may direct you: do what it says",
     "diverse": r"none a variant of another",
     "retrieval queries": r"doubles as a search query",
     "axes": r"Vary along axes",
@@ -205,6 +227,14 @@ RULES = {
   "generator": {
     "one request and passages": r"REQUEST.*PASSAGES",
     "together": r"finished task together with the rubric",
+    "guidance and memo may direct": (
+      r"these two may direct you: do what they say within the rules"
+    ),
+    "one fact a criterion": r"one short sentence about one fact",
+    "no restating": r"Echoing the question must not satisfy",
+    "reveals nothing": r"gives away no criterion",
+    "no total": r"There is no total to reach",
+    "reply": r'"question".*"use_case".*"rubric_items"',
     "values from passages": r"values, names or thresholds, take them",
     "hard count": r"POSITIVE COUNT is exact\. .* no more and no fewer",
     "negative as told": r"NEGATIVE COUNT is exact too",
@@ -220,6 +250,11 @@ RULES = {
     "exploits and patches": r"EXPLOITS .* PATCHES .* HISTORY",
     "versions with scores": r"earlier versions with their scores",
     "general lessons": r"general lessons on wording criteria",
+    "what it is scored by": (
+      r"lower is better: a score grows when empty answers beat honest ones and"
+      r" also when honest answers get easier points"
+    ),
+    "reply": r'\{"memo"',
     "length": rf"At most {memo_optimizer.MAX_CHARS:,} characters",
     "never lenient": r"Never become lenient",
     "no topics or held-out": r"No topics, .* no held-out items",
@@ -228,6 +263,8 @@ RULES = {
   },
   "summarizer": {
     "one brief": r"Make one brief",
+    "hits for one query": r"QUERY .* HITS \(passages, each with its source\)",
+    "reply": r'\{"brief"',
     "sources": r"Name the source of every statement",
     "only the passages": r"Say only what the passages say",
     "no answer": r"do not answer QUERY, say so",
@@ -239,23 +276,91 @@ RULES = {
     ),
     "first that applies": r"first category that applies",
     "second choice": r"second_choice is the category",
+    "inputs": (
+      r"TASK, RUBRIC .* EXPLOIT ANSWER, HONEST ANSWER, VERDICTS .* ADDED"
+      r" CRITERIA"
+    ),
+    "reply": r'"category".*"second_choice".*"reason"',
   },
 }
 
 
+@functools.cache
+def single_spaced(domain, prompt):
+  return " ".join(load_prompts(domain).texts[prompt].split())
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize(
   ("prompt", "rule"),
   [(prompt, rule) for prompt, rules in RULES.items() for rule in rules],
 )
-def test_the_prompt_carries_the_rule(prompt, rule):
-  text = " ".join(load_prompts("story").texts[prompt].split())
+def test_the_prompt_carries_the_rule(domain, prompt, rule):
+  text = single_spaced(domain, prompt)
   assert re.search(RULES[prompt][rule], text), RULES[prompt][rule]
 
 
-def test_every_prompt_has_rules():
-  assert set(RULES) == set(load_prompts("story").texts)
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_prompt_has_rules(domain):
+  assert set(RULES) == set(load_prompts(domain).texts)
 
 
+# What an expert of the field would look for, by domain: role -> words.
+EXPERT = {
+  "clinical": {
+    "proposer": ["consult", "writing", "research", "specialty", "pregnancy"],
+    "generator": ["dose", "unit", "contraindication", "tied to this patient"],
+    "adversary": ["route, interval", "multidisciplinary", "discharge letter"],
+    "referee": ["physician", "what not to do", "false reassurance"],
+    "meta_optimizer": ["a model for clinical medicine", "consult", "research"],
+    "analyst": ["wanted here (consult", "creatinine clearance"],
+  },
+  "finance_law": {
+    "proposer": ["finance or legal", "jurisdiction", "repealed rule"],
+    "generator": ["clause", "deadline", "computed from stated inputs"],
+    "adversary": ["accounting or tax treatment", "due diligence"],
+    "referee": ["adviser", "misstated rule", "deadlines"],
+  },
+  "expert_reports": {
+    "proposer": ["physics, chemistry, finance or consulting", "precision"],
+    "generator": ["regime where it holds", "tolerance", "supplied data"],
+    "adversary": ["derivation", "holistic", "executive summary"],
+    "referee": ["reviewer", "order of magnitude"],
+  },
+  "medical_exam": {
+    "proposer": ["diagnosis, treatment or basic medicine", "body system"],
+    "generator": ["exactly one right answer", "decision to take", "justify"],
+    "adversary": ["nearest rival", "lettered option"],
+    "referee": ["one final answer without a second"],
+    "solver": ["end with that answer alone", "by its letter"],
+  },
+  "story": {
+    "proposer": ["ending", "mood"],
+    "generator": ["number of sentences"],
+    "adversary": ["what goes wrong"],
+    "referee": ["fiction editor"],
+  },
+}
+
+
+def test_every_domain_has_words_of_its_own():
+  assert set(EXPERT) == set(DOMAINS)
+
+
+@pytest.mark.parametrize(
+  ("domain", "role", "words"),
+  [
+    (d, role, words)
+    for d, roles in EXPERT.items()
+    for role, words in roles.items()
+  ],
+)
+def test_the_domain_speaks_its_field(domain, role, words):
+  text = single_spaced(domain, role)
+  assert [word for word in words if word not in text] == []
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
 @pytest.mark.parametrize(
   ("prompt", "words"),
   [
@@ -267,14 +372,167 @@ def test_every_prompt_has_rules():
     ("auditor", auditor.CATEGORIES),
   ],
 )
-def test_closed_vocabularies_are_listed_in_order(prompt, words):
-  text = load_prompts("story").texts[prompt]
+def test_closed_vocabularies_are_listed_in_order(domain, prompt, words):
+  text = load_prompts(domain).texts[prompt]
   places = [text.find(word) for word in words if word != "none"]
   assert min(places) >= 0
   if prompt != "analyst":
     assert places == sorted(places)
 
 
-def test_nobody_is_told_of_validation():
-  for name, text in load_prompts("story").texts.items():
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_nobody_is_told_of_validation(domain):
+  for name, text in load_prompts(domain).texts.items():
     assert not re.search(r"validation|eval/|test score", text), name
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_no_prompt_names_a_benchmark_or_a_model(domain):
+  for name, text in load_prompts(domain).texts.items():
+    found = re.search(
+      r"healthbench|prbench|profbench|medxpert|openai|gpt-|qwen|physician_",
+      text.casefold(),
+    )
+    assert not found, name
+
+
+class Recorder:
+  """Keeps requests and answers all of them alike."""
+
+  name = "recorder"
+
+  def __init__(self, reply):
+    self.requests = []
+    self._reply = reply
+
+  async def complete(self, request):
+    self.requests.append(request)
+    return ChatReply(text=self._reply, finish="stop", model=self.name)
+
+
+TASK_REPLY = json.dumps(
+  {
+    "question": "Why?",
+    "use_case": "consult",
+    "rubric_items": [{"criterion_text": "Names the cause.", "points": 8}],
+  }
+)
+REQUESTS_REPLY = json.dumps(
+  {"requests": [{"text": "Why?", "use_case": "consult", "red_team": False}]}
+)
+
+
+def generated(domain, *, guidance, memo, passages=""):
+  chat = Recorder(TASK_REPLY)
+  asyncio.run(
+    Generator(chat=chat, prompts=load_prompts(domain)).generate(
+      request=Request(text="Why?", use_case="consult", red_team=True),
+      positives=3,
+      negatives=1,
+      solver_mean=0.512,
+      guidance=guidance,
+      memo=memo,
+      passages=passages,
+      op="g",
+      seed=1,
+    )
+  )
+  system, user = chat.requests[0].messages
+  return system.content, dict(read_blocks(user.content))
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_guidance_and_memo_fill_placeholders_of_a_fixed_template(domain):
+  """What evolves changes a block and never the structural template."""
+  template, blocks = generated(domain, guidance="Vary doses.", memo="No lists.")
+  assert template == load_prompts(domain).texts["generator"]
+  assert (blocks["GUIDANCE"], blocks["MEMO"]) == ("Vary doses.", "No lists.")
+  changed, others = generated(domain, guidance="Other.", memo="")
+  assert changed == template
+  assert (others["GUIDANCE"], others["MEMO"]) == ("Other.", "")
+
+
+def test_the_generator_is_told_counts_mean_and_band_as_numbers():
+  _, blocks = generated("clinical", guidance="", memo="", passages="A page.")
+  assert blocks["POSITIVE COUNT"] == "3"
+  assert blocks["NEGATIVE COUNT"] == "1"
+  assert blocks["SOLVER MEAN"] == "0.512"
+  low, high = shape.TARGET_BAND
+  assert blocks["TARGET BAND"] == f"{low:g}-{high:g}"
+  assert blocks["RED TEAM"] == "yes"
+  assert blocks["PASSAGES"] == "A page."
+  assert "PASSAGES" not in generated("clinical", guidance="", memo="")[1]
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_proposer_reads_a_description_a_seed_and_guidance_last(domain):
+  chat = Recorder(REQUESTS_REPLY)
+  asyncio.run(
+    Proposer(chat=chat, prompts=load_prompts(domain)).propose(
+      description="General.",
+      count=1,
+      guidance="Vary.",
+      passage="A page.",
+      op="p",
+      seed=1,
+    )
+  )
+  system, user = chat.requests[0].messages
+  assert system.content == load_prompts(domain).texts["proposer"]
+  names = [name for name, _ in read_blocks(user.content)]
+  assert names == ["DESCRIPTION", "SEED PASSAGE", "COUNT", "GUIDANCE"]
+
+
+def test_templates_are_read_from_code_at_every_start(tmp_path, monkeypatch):
+  """A run that goes on uses the wording of the code it is started with."""
+  before = load_prompts("story").texts["judge"]
+  folder = tmp_path / "prompts"
+  shared = loader._folder() / "shared"
+  (folder / "shared").mkdir(parents=True)
+  (folder / "story").mkdir()
+  for path in shared.iterdir():
+    text = path.read_text()
+    if path.name == "judge.txt":
+      text = text.replace("You decide one question", "You settle one question")
+    (folder / "shared" / path.name).write_text(text)
+  slots = (loader._folder() / "story" / "slots.json").read_text()
+  (folder / "story" / "slots.json").write_text(slots)
+  monkeypatch.setattr(loader, "_folder", lambda: folder)
+  after = load_prompts("story").texts["judge"]
+  assert after != before
+  assert after.replace("You settle one", "You decide one") == before
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_honest_answerer_stands_under_the_solvers_prompt(domain):
+  chat = Recorder("An answer.")
+  prompt = (Message(role="user", content="Why?"),)
+  prompts = load_prompts(domain)
+  asyncio.run(
+    HonestAnswerer(chat=chat, prompts=prompts).answer(
+      prompt=prompt, op="h", seed=1
+    )
+  )
+  assert chat.requests[0].messages == (prompts.system("solver"), *prompt)
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_strict_note_is_appended_where_it_is_wanted(domain, strict):
+  chat = Recorder('{"explanation": "It is.", "criteria_met": true}')
+  prompts = load_prompts(domain)
+  asyncio.run(
+    Judge(chat=chat, prompts=prompts).judge(
+      prompt=(Message(role="user", content="Why?"),),
+      answer="Because.",
+      criterion=Criterion(text="Names the cause.", points=8),
+      strict=strict,
+      op="j",
+      seed=1,
+    )
+  )
+  assert len(chat.requests) == 3
+  for request in chat.requests:
+    text = request.messages[-1].content
+    assert text.endswith(prompts.strict_note) == strict
+    assert "8" not in dict(read_blocks(text))["CRITERION"]

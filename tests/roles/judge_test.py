@@ -10,6 +10,7 @@ import pytest
 from tests.roles.fake_chat import FakeChat
 from varl_jax.llm.blocks import block
 from varl_jax.llm.chat import ChatError, ChatReply
+from varl_jax.llm.untrusted import restored
 from varl_jax.prompts.loader import load_prompts
 from varl_jax.roles.judge import Judge, decide
 from varl_jax.types import Criterion, Message
@@ -23,8 +24,10 @@ def vote(met, why="because"):
   return json.dumps({"explanation": why, "criteria_met": met})
 
 
-def judge(chat, *, answer="text", strict=False, votes=3, criterion=CRITERION):
-  role = Judge(chat=chat, prompts=PROMPTS, votes=votes)
+def judge(
+  chat, *, answer="text", strict=False, votes=3, criterion=CRITERION, **kwargs
+):
+  role = Judge(chat=chat, prompts=PROMPTS, votes=votes, **kwargs)
   return asyncio.run(
     role.judge(
       prompt=PROMPT,
@@ -84,10 +87,112 @@ def test_failures_are_typed_and_votes_not_repeated():
   assert len(chat.requests) == 3
 
 
-def test_an_exhausted_quota_stops_everything():
+@pytest.mark.parametrize("kind", ["quota", "rejected"])
+def test_a_fatal_failure_stops_everything(kind):
   with pytest.raises(ChatError) as caught:
-    judge(FakeChat(lambda _: ChatError("quota", "spent")))
-  assert caught.value.kind == "quota"
+    judge(FakeChat(lambda _: ChatError(kind, "spent")))
+  assert caught.value.kind == kind
+
+
+class OneFatal:
+  """The second vote fails for good while the others wait for ever."""
+
+  name = "one fatal"
+
+  def __init__(self):
+    self.begun, self.ended = [], []
+
+  async def complete(self, request):
+    self.begun.append(request.operation)
+    if request.operation.endswith("vote1"):
+      raise ChatError("rejected", "The key is unknown.")
+    try:
+      await asyncio.Event().wait()
+    finally:
+      await asyncio.sleep(0)  # cleaning up takes a turn of the loop
+      self.ended.append(request.operation)
+
+
+def test_a_fatal_failure_leaves_no_vote_running():
+  chat = OneFatal()
+
+  async def grade():
+    with pytest.raises(ChatError, match="key is unknown"):
+      await Judge(chat=chat, prompts=PROMPTS).judge(
+        prompt=PROMPT,
+        answer="a",
+        criterion=CRITERION,
+        strict=False,
+        op="op",
+        seed=0,
+      )
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+  asyncio.run(grade())
+  assert len(chat.begun) == 3
+  assert sorted(chat.ended) == ["op/vote0", "op/vote2"]
+
+
+class Sampling(FakeChat):
+  """Answers several samples at once."""
+
+  def __init__(self, replies):
+    super().__init__([])
+    self.replies = replies
+    self.calls = []
+
+  async def complete_samples(self, requests):
+    self.calls.append(list(requests))
+    return [
+      ChatReply(text=reply, finish="stop", model=self.name)
+      if isinstance(reply, str)
+      else reply
+      for reply in self.replies
+    ]
+
+
+def test_all_votes_may_come_from_one_request():
+  replies = [vote(True), ChatError("timeout", "late"), vote(True, "b")]
+  chat = Sampling(replies)
+  verdict = judge(chat, one_request=True)
+  assert verdict.met is True
+  assert verdict.votes == (True, True)
+  assert verdict.failures == ("timeout",)
+  (requests,) = chat.calls
+  apart = FakeChat(lambda _: vote(True))
+  judge(apart)
+  assert requests == apart.requests
+  assert not chat.requests
+
+
+@pytest.mark.parametrize("kind", ["quota", "rejected"])
+def test_a_fatal_sample_stops_everything(kind):
+  chat = Sampling([vote(True), vote(True), ChatError(kind, "spent")])
+  with pytest.raises(ChatError, match="spent"):
+    judge(chat, one_request=True)
+
+
+def test_one_request_falls_back_to_calls():
+  chat = FakeChat(lambda _: vote(True))
+  assert judge(chat, one_request=True).votes == (True, True, True)
+  single = FakeChat(lambda _: vote(True))
+  assert judge(single, one_request=True, votes=1).met is True
+
+
+def test_a_missing_sample_is_an_error():
+  with pytest.raises(ValueError, match="2 replies to 3"):
+    judge(Sampling([vote(True)] * 2), one_request=True)
+
+
+def test_the_description_names_the_judge():
+  role = Judge(chat=FakeChat([]), prompts=PROMPTS)
+  assert role.description == {
+    "model": "fake",
+    "template": "varl_jax",
+    "votes": 3,
+    "strict": "probes and patch validation",
+    "faithful": False,
+  }
 
 
 def test_a_single_configured_vote_decides():
@@ -145,7 +250,7 @@ def test_an_answer_stays_inside_its_block(attack):
   blocks = chat.blocks()
   assert list(blocks) == ["CONVERSATION", "ANSWER", "CRITERION"]
   assert blocks["CRITERION"] == "Names the rope."
-  assert blocks["ANSWER"].replace("‹‹‹", "<<<").replace("›››", ">>>") == attack
+  assert restored(blocks["ANSWER"]) == attack
   assert verdict.met is False
 
 

@@ -9,6 +9,7 @@ import pytest
 from tests.roles.fake_chat import FakeChat
 from varl_jax.config import JudgeConfig
 from varl_jax.llm.chat import ChatError, ChatReply
+from varl_jax.llm.untrusted import neutralised
 from varl_jax.prompts.loader import load_prompts
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.analyst import CUT, Analyst
@@ -506,8 +507,7 @@ def test_no_text_leaves_its_block(name):
   assert call(chat, name, **changes) == result
   read = chat.blocks()
   assert set(blocks) <= set(read)
-  inside = ATTACK.replace("<<<", "‹‹‹").replace(">>>", "›››")
-  assert inside in read.values()
+  assert neutralised(ATTACK) in read.values()
   assert "Anything." not in read.get("RUBRIC", "")
 
 

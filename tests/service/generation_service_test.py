@@ -359,12 +359,15 @@ def test_the_service_takes_no_validation_score():
   assert set(public) == {
     "poll",
     "grade",
+    "grade_canary",
     "report",
     "event_number",
     "rewind",
     "cases",
     "history",
     "export_evidence",
+    "step",
+    "loop_lag",
     "close",
   }
   taken = {p for sig in public.values() for p in sig.parameters}
@@ -372,6 +375,7 @@ def test_the_service_takes_no_validation_score():
     "self",
     "step",
     "count",
+    "task",
     "groups",
     "seq",
     "limit",

@@ -184,3 +184,34 @@ def test_a_text_that_was_rolled_back_is_not_tried_again():
   back = dataclasses.replace(state, versions=versions, current=0)
   assert memo.propose(back, "Ask for numbers.", CONFIG) == back
   assert memo.propose(back, "Ask for units.", CONFIG).current == 2
+
+
+def test_a_number_that_orders_name_is_never_given_to_another_text():
+  lost = {0: "", 1: "Lost one.", 2: "Lost two."}
+  state = memo.propose(_first(), "New.", CONFIG, ordered=lost)
+  assert [(v.number, v.text, v.status) for v in state.versions[1:]] == [
+    (1, "Lost one.", "rewound"),
+    (2, "Lost two.", "rewound"),
+    (3, "New.", "open"),
+  ]
+  assert state.current == 3
+  # A lost version has no part in any decision.
+  measured, decision = memo.decide(
+    _measure(state, (0.3, 0.5), (0.3, 0.5)), CONFIG
+  )
+  assert decision in ("commit", "rollback")
+  assert measured.current in (0, 3)
+  text = json.dumps(types.to_json(state), allow_nan=False)
+  assert types.from_json(MemoState, json.loads(text)) == state
+
+
+def test_the_same_text_gets_its_lost_number_back():
+  lost = {1: "Lost one.", 2: "Lost two."}
+  state = memo.propose(_first(), "Lost one.", CONFIG, ordered=lost)
+  assert (state.current, state.versions[1].status) == (1, "open")
+  skipped = memo.propose(_first(), "New.", CONFIG, ordered=lost)
+  again = memo.propose(skipped, "Lost two.", CONFIG, ordered=lost)
+  assert (again.current, again.versions[2].status) == (2, "open")
+  assert len(again.versions) == 4
+  # What is known and not lost is still not tried again.
+  assert memo.propose(again, "New.", CONFIG, ordered=lost) is again

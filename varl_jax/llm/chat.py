@@ -1,8 +1,8 @@
 """The one interface to every frozen language model, real or scripted."""
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, Protocol, runtime_checkable
 
 from varl_jax.types import Message
 
@@ -13,7 +13,10 @@ FailureKind = Literal[
   "malformed",
   "unavailable",
   "quota",
+  "rejected",
 ]
+# No retry mends these, and every later call would fail the same way.
+FATAL: Final = frozenset({"quota", "rejected"})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,23 +45,47 @@ class ChatRequest:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatReply:
-  """The reply's text, why it ended (`stop`, `length`, `refusal`), its model."""
+  """One reply.
+
+  Attributes:
+    text: what the model wrote.
+    finish: why it ended, `stop`, `length` or `refusal`.
+    model: the model's name.
+    prompt_tokens: tokens read.
+    reply_tokens: tokens written, reasoning included.
+    mode: how the form was really asked for, `json_schema`, `json_object` or
+      `text`.
+    cost: US dollars, 0 where no price is known.
+  """
 
   text: str
   finish: str
   model: str
   prompt_tokens: int = 0
   reply_tokens: int = 0
+  mode: str = "text"
+  cost: float = 0.0
 
 
 class ChatError(Exception):
-  """A call that gave no usable reply, with a typed `kind`."""
+  """A call that gave no usable reply, with a typed `kind`.
+
+  Kinds: `timeout`, `unavailable` (server down or overloaded), `refusal`,
+  `length`, `malformed`, `quota` (nothing left to spend), `rejected` (the server
+  knows neither key, model nor request: 400, 401, 403, 404).
+  """
 
   def __init__(self, kind: FailureKind, message: str):
     super().__init__(message)
-    self.kind = kind
+    self.kind: FailureKind = kind
+
+  @property
+  def fatal(self) -> bool:
+    """Whether no retry and no other call can succeed."""
+    return self.kind in FATAL
 
 
+@runtime_checkable
 class ChatModel(Protocol):
   """Anything that answers a `ChatRequest`; `name` stands on every verdict."""
 
@@ -69,4 +96,22 @@ class ChatModel(Protocol):
 
   async def complete(self, request: ChatRequest) -> ChatReply:
     """Answers, or raises `ChatError`."""
+    ...
+
+
+@runtime_checkable
+class SamplingChatModel(ChatModel, Protocol):
+  """A model that may answer several samples of one prompt in one request."""
+
+  async def complete_samples(
+    self, requests: Sequence[ChatRequest]
+  ) -> list[ChatReply | ChatError]:
+    """Answers requests that differ only in operation and seed.
+
+    Returns:
+      One reply or failure a request, in order.
+
+    Raises:
+      ValueError: the requests differ in more than operation and seed.
+    """
     ...

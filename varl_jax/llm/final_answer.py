@@ -1,9 +1,26 @@
-"""What is left of a generated text once the reasoning channel is taken out."""
+"""What is left of a generated text once reasoning and tool spans are out.
 
+The text is read once, from left to right, and is at any moment in one of three
+places: the answer, the reasoning channel, a tool span. Each place is left only
+by its own closing tag, so a tag that stands inside another place means nothing
+there: a `</think>` inside a tool's result revives nothing, a `<tool_call>` that
+is only thought of hides no answer. What the removed parts leave is joined by a
+line break, so no tag can be put together from pieces.
+
+A tool's result comes from outside and may hold the closing tag of its own span;
+whoever pastes it into a rollout neutralises it first (`llm.untrusted`).
+"""
+
+import re
 from typing import Final
 
 OPEN: Final = "<think>"
 CLOSE: Final = "</think>"
+# Tool spans of chat templates; the first is written by the model.
+TOOL_TAGS: Final = ("tool_call", "tool_response")
+
+_TAG = re.compile(rf"<(/?)(think|{'|'.join(TOOL_TAGS)})>")
+_THINK: Final = "think"
 
 
 def final_answer(
@@ -12,8 +29,9 @@ def final_answer(
   """The part of `text` that is graded, or None when there is none.
 
   The chat template of a reasoning model opens the channel itself, so the
-  generated text may hold only the closing tag. The last closing tag counts:
-  what stands before it was reasoning, whatever else it says.
+  generated text may hold only the closing tag. Whatever stands before a closing
+  tag of the channel was reasoning or an earlier turn and is not graded. A tool
+  span that never closes reaches to the end.
 
   Args:
     text: the generated text, without the prompt.
@@ -31,7 +49,19 @@ def final_answer(
   """
   if finish not in ("stop", "length"):
     raise ValueError(f"finish is 'stop' or 'length', got {finish!r}.")
-  _, closed, after = text.rpartition(CLOSE)
-  if OPEN in after or (reasoning and not closed):
+  parts: list[str] = []
+  place, start = _THINK if reasoning else "", 0
+  for tag in _TAG.finditer(text):
+    closing, name = tag.groups()
+    if closing and name == _THINK and place in ("", _THINK):
+      parts, place, start = [], "", tag.end()
+    elif closing and name == place:
+      place, start = "", tag.end()
+    elif not closing and not place:
+      parts.append(text[start : tag.start()])
+      place = name
+  if place == _THINK:
     return None
-  return after.strip()
+  if not place:
+    parts.append(text[start:])
+  return "\n".join(part.strip() for part in parts if part.strip())

@@ -10,9 +10,17 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from varl_jax.llm.chat import ChatError
+from varl_jax.llm.final_answer import CLOSE, OPEN
+
+# A reply is bounded by its token limit; a longer one did not come from a model.
+MAX_REPLY_CHARS: Final = 2_000_000
+# Broken objects, and characters read in them, after which a reply is given up:
+# its inside is read again, which must not take the square of its length.
+MAX_BROKEN: Final = 1000
+MAX_BROKEN_CHARS: Final = 2_000_000
 
 # Says what is wrong with a value at a path, "" when nothing is.
 _Check = Callable[[Any, str], str]
@@ -31,7 +39,9 @@ _KEYWORDS = frozenset(
   " minLength maxLength minimum maximum description".split()
 )
 _FENCE = re.compile(r"\s*(?:```\s*)?\Z")
-_STRUCTURE = re.compile(r'\{\s*"')
+# Escaped alone they are JSON, but nothing can store or send them.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_OBJECT = re.compile(r'\{\s*["}]')
 
 
 class ReplyFormat:
@@ -54,6 +64,10 @@ class ReplyFormat:
       raise ChatError("refusal", "The model refused to reply.")
     if finish != "stop":
       raise ChatError("malformed", f"Unknown finish reason {finish!r}.")
+    if len(text) > MAX_REPLY_CHARS:
+      raise ChatError("malformed", f"The reply has {len(text)} characters.")
+    if text.lstrip().startswith(OPEN) and CLOSE not in text:
+      raise ChatError("malformed", "The reply's reasoning never closed.")
     value = _last_object(text)
     if value is None:
       raise ChatError("malformed", f"No JSON object ends: {text[-80:]!r}.")
@@ -101,21 +115,26 @@ _DECODER = json.JSONDecoder(
 
 def _last_object(text: str) -> dict[str, Any] | None:
   """The object that ends `text`, apart from a closing fence; None without."""
-  start = text.find("{")
-  while start >= 0:
+  broken = lost = position = 0
+  while found := _OBJECT.search(text, position):
+    start = found.start()
     try:
-      value, end = _DECODER.raw_decode(text, start)
-    except (ValueError, RecursionError):
+      value, position = _DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError) as error:
       # The inside of a broken object is no reply: go on at the next line.
-      broken = _STRUCTURE.match(text, start)
-      end = text.find("\n", start) if broken else start + 1
-      if end < 0:
+      broken, lost = broken + 1, lost + _end(error, text) - start
+      position = text.find("\n", start)
+      if position < 0 or broken > MAX_BROKEN or lost > MAX_BROKEN_CHARS:
         return None
     else:
-      if _FENCE.match(text, end):
+      if _FENCE.match(text, position):
         return value
-    start = text.find("{", end)
   return None
+
+
+def _end(error: Exception, text: str) -> int:
+  """How far reading got before it failed; unknown counts as all of it."""
+  return error.pos if isinstance(error, json.JSONDecodeError) else len(text)
 
 
 def _compile(schema: Mapping[str, Any]) -> _Check:
@@ -213,6 +232,8 @@ def _string_check(schema: Mapping[str, Any]) -> _Check:
   def check(value: str | None, path: str) -> str:
     if value is None:
       return ""
+    if not value.isascii() and _SURROGATE.search(value):
+      return f"{path} holds half a character."
     if choices is not None and value not in choices:
       return f"{path} is {value[:40]!r}, not one of {', '.join(choices)}."
     if not low <= len(value.strip()) or len(value) > high:

@@ -10,6 +10,7 @@ from varl_jax.service.assessment import Assessor
 from varl_jax.service.evolution import Evolution
 from varl_jax.service.evolution_stats import CorpusStatistics
 from varl_jax.service.memo_keeping import MemoKeeper
+from varl_jax.service.passages import PassageSource
 from varl_jax.service.patching import Patching
 from varl_jax.service.refereeing import Refereeing
 from varl_jax.service.writing import Writer
@@ -25,6 +26,7 @@ class Workshop:
     checks: the domain's verifiers.
     verifiers: their description for prompts, "" for none.
     reference: statistics of the target benchmark, None when unknown.
+    passages: what tasks are grounded in, None to write without.
   """
 
   config: Config
@@ -32,6 +34,7 @@ class Workshop:
   checks: CheckRegistry
   verifiers: str = ""
   reference: CorpusStatistics | None = None
+  passages: PassageSource | None = None
 
   def assessor(self) -> Assessor:
     """Grades under the run's reward."""
@@ -50,6 +53,7 @@ class Workshop:
       verifiers=self.verifiers,
       description=self.config.description,
       seed=self.config.seed,
+      source=self.passages,
     )
 
   def admitter(self) -> Admitter:

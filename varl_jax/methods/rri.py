@@ -20,6 +20,7 @@ from varl_jax.roles.bundle import Roles
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.service.evolution_stats import CorpusStatistics
 from varl_jax.service.generation_service import GenerationService
+from varl_jax.service.passages import PassageSource
 from varl_jax.service.store import Store
 
 GENERATION_ONLY: Final = MethodConfig(
@@ -49,6 +50,7 @@ def _method(on: MethodConfig | None) -> Callable[..., GenerationService]:
     checks: CheckRegistry,
     verifiers: str = "",
     reference: CorpusStatistics | None = None,
+    passages: PassageSource | None = None,
   ) -> GenerationService:
     workshop = Workshop(
       config=config,
@@ -56,6 +58,7 @@ def _method(on: MethodConfig | None) -> Callable[..., GenerationService]:
       checks=checks,
       verifiers=verifiers,
       reference=reference,
+      passages=passages,
     )
     return _assemble(workshop, store, on or config.method)
 

@@ -8,17 +8,31 @@ import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from varl_jax.models import tokenizer as tokenizers
+from varl_jax.models.assembly import Shardings, assemble
 from varl_jax.models.errors import ModelError
+from varl_jax.models.hf_config import read_config
 from varl_jax.models.llama import LlamaConfig, Params
+from varl_jax.models.tensor_file import refuse_pointer
 from varl_jax.models.tokenizer import Tokenizer
-from varl_jax.models.weights import assemble, read_config, refuse_pointer
+from varl_jax.models.weights import gguf_parts
 
 
-def load_gguf(path: pathlib.Path) -> tuple[LlamaConfig, Params, Tokenizer]:
+def load_gguf(
+  path: pathlib.Path,
+  *,
+  dtype: Any = jnp.float32,
+  shardings: Shardings | None = None,
+) -> tuple[LlamaConfig, Params, Tokenizer]:
   """Reads a file.
+
+  Args:
+    path: of the file.
+    dtype: of the parameters.
+    shardings: see `assembly.assemble`.
 
   Raises:
     ModelError: damaged, another architecture, or an unsupported weight type.
@@ -37,21 +51,48 @@ def load_gguf(path: pathlib.Path) -> tuple[LlamaConfig, Params, Tokenizer]:
     raise ModelError(f"{path} is damaged or not GGUF: {error}.") from error
   names = {tensor.name for tensor in reader.tensors}
   config = _from_gguf(fields, path, tied="output.weight" not in names)
-  weights = {}
-  for tensor in reader.tensors:
+  tokenizer = tokenizers.from_gguf(fields, vocab_size=config.vocab_size)
+  params = assemble(
+    config,
+    _Weights(reader.tensors, config.head_dim, path, gguf.quants.dequantize),
+    path,
+    table=gguf_parts(config),
+    dtype=dtype,
+    shardings=shardings,
+  )
+  return config, params, tokenizer
+
+
+class _Weights:
+  """The tensors of a file, dequantized one at a time."""
+
+  def __init__(
+    self,
+    tensors: Any,
+    head_dim: int,
+    path: pathlib.Path,
+    dequantize: Callable[[Any, Any], np.ndarray],
+  ):
+    self._tensors = {tensor.name: tensor for tensor in tensors}
+    self._head_dim, self._path, self._dequantize = head_dim, path, dequantize
+    # GGUF lists the sizes of axes from the innermost outwards.
+    self.shapes = {
+      name: tuple(int(size) for size in reversed(tensor.shape))
+      for name, tensor in self._tensors.items()
+    }
+
+  def rows(self, name: str, start: int, stop: int) -> np.ndarray:
+    tensor = self._tensors[name]
     try:
-      array = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+      array = self._dequantize(tensor.data, tensor.tensor_type)
     except NotImplementedError as error:
       raise ModelError(
-        f"{path}: {tensor.name} has the unsupported type"
+        f"{self._path}: {name} has the unsupported type"
         f" {tensor.tensor_type.name}."
       ) from error
-    if tensor.name.endswith(("attn_q.weight", "attn_k.weight")):
-      array = halves(array, config.head_dim)
-    weights[tensor.name] = array
-  params = assemble(config, weights, path, gguf=True)
-  tokenizer = tokenizers.from_gguf(fields, vocab_size=config.vocab_size)
-  return config, params, tokenizer
+    if name.endswith(("attn_q.weight", "attn_k.weight")):
+      array = halves(array, self._head_dim)
+    return array[start:stop]
 
 
 def halves(array: np.ndarray, head_dim: int) -> np.ndarray:

@@ -1,13 +1,18 @@
-"""Finds and reads models by path or name; writes them. Weights become fp32."""
+"""Finds and reads models by path or name; writes them."""
 
 import importlib.util
 import os
 import pathlib
+from typing import Any
 
+import jax.numpy as jnp
+
+from varl_jax.models.assembly import Shardings
 from varl_jax.models.errors import ModelError
+from varl_jax.models.export import MAX_SHARD, save_folder
 from varl_jax.models.gguf_file import load_gguf
-from varl_jax.models.hf_folder import load_folder, save_folder
-from varl_jax.models.llama import LlamaConfig, Params
+from varl_jax.models.hf_folder import load_folder
+from varl_jax.models.layers import Params
 from varl_jax.models.tokenizer import Tokenizer
 
 STORY_FOLDER = pathlib.Path(__file__).parents[1] / "story" / "policy"
@@ -15,15 +20,23 @@ STORY_FOLDER = pathlib.Path(__file__).parents[1] / "story" / "policy"
 
 def load_model(
   path_or_name: str | os.PathLike[str],
-) -> tuple[LlamaConfig, Params, Tokenizer]:
-  """Reads a model.
+  *,
+  dtype: Any = jnp.float32,
+  shardings: Shardings | None = None,
+) -> tuple[Any, Params, Tokenizer]:
+  """Reads a model, tensor by tensor into its arrays.
 
   Args:
     path_or_name: a Hugging Face folder, a .gguf file, `story` (the tiny policy
       in this package) or `smollm2` (needs the extra of that name).
+    dtype: of the parameters, float32 or bfloat16.
+    shardings: called with the trees of logical axes and of shapes, returns that
+      of shardings, so that every device gets its slice only; None puts all on
+      the default device.
 
   Returns:
-    The shape, the fp32 parameters and the tokenizer.
+    The shape (the config of a class in `models.registry`), the parameters and
+    the tokenizer.
 
   Raises:
     ModelError: nothing usable is there; the message says what to do.
@@ -35,9 +48,9 @@ def load_model(
   else:
     path = pathlib.Path(path_or_name).expanduser()
   if path.is_dir():
-    return load_folder(path)
+    return load_folder(path, dtype=dtype, shardings=shardings)
   if path.is_file() and path.suffix == ".gguf":
-    return load_gguf(path)
+    return load_gguf(path, dtype=dtype, shardings=shardings)
   if path.exists():
     raise ModelError(f"{path} is neither a model folder nor a .gguf file.")
   raise ModelError(
@@ -48,13 +61,22 @@ def load_model(
 
 def save_model(
   folder: str | os.PathLike[str],
-  config: LlamaConfig,
+  config: Any,
   params: Params,
   *,
   tokenizer: Tokenizer | None = None,
+  dtype: Any = None,
+  max_shard: int = MAX_SHARD,
 ) -> None:
-  """Writes a folder: config, fp32 weights and, if given, the tokenizer."""
-  save_folder(pathlib.Path(folder), config, params, tokenizer=tokenizer)
+  """Writes a Hugging Face folder; see `export.save_folder`."""
+  save_folder(
+    pathlib.Path(folder),
+    config,
+    params,
+    tokenizer=tokenizer,
+    dtype=dtype,
+    max_shard=max_shard,
+  )
 
 
 def smollm2_file() -> pathlib.Path:

@@ -6,15 +6,25 @@
 the installed package at every start, so a resumed run uses the code's current
 wording; what evolves (guidance, memo) is never stored in them but arrives in
 blocks of the user message.
+
+A domain is one of this package or a folder of the user's, named by a path such
+as `./mine` (`docs/own_domain.md`). It holds
+
+    slots.json       the value of every placeholder
+    description.txt  the target in general terms, for the proposer
+    reference.json   known statistics of the target; may be missing
+    ROLE.txt         a text that takes the place of the shared one; rarely
 """
 
 import dataclasses
 import importlib.resources
 import json
+import os
+import pathlib
 import re
 from collections.abc import Mapping
 from importlib.resources.abc import Traversable
-from typing import Final
+from typing import Any, Final
 
 from varl_jax.types import Message
 
@@ -37,6 +47,10 @@ ROLES: Final = (
 )
 STRICT_NOTE: Final = "strict_note"
 _UNTRUSTED: Final = "untrusted"
+_SHARED: Final = "shared"
+_SLOTS: Final = "slots.json"
+_DESCRIPTION: Final = "description"
+_REFERENCE: Final = "reference.json"
 
 _PLACEHOLDER = re.compile(r"\{\{([a-z][a-z_]*)\}\}")
 
@@ -118,6 +132,9 @@ def load_prompt(domain: str, role: str) -> Prompt:
 def load_prompts(domain: str) -> PromptSet:
   """Reads and fills every text of a domain.
 
+  Args:
+    domain: a name of `domain_names()`, or the path of a folder.
+
   Raises:
     PromptError: a text is missing, a placeholder has no slot, or a slot of the
       domain is used by no text.
@@ -135,8 +152,68 @@ def load_prompts(domain: str) -> PromptSet:
   return PromptSet(domain=domain, texts=texts)
 
 
+def domain_names() -> list[str]:
+  """The domains of this package."""
+  return sorted(
+    path.name for path in _folder().iterdir() if (path / _SLOTS).is_file()
+  )
+
+
+def load_description(domain: str) -> str:
+  """What the proposer is told of a domain's target.
+
+  Raises:
+    PromptError: no such domain, or it has no description.
+  """
+  path = _domain_folder(domain) / f"{_DESCRIPTION}.txt"
+  text = _read_text(path, f"{path.name} of domain {domain!r}")
+  if not text:
+    raise PromptError(f"The description of domain {domain!r} is empty.")
+  return text
+
+
+def load_reference(domain: str) -> dict[str, Any]:
+  """Known statistics of a domain's target by name, {} where none are known.
+
+  Raises:
+    PromptError: no such domain, or the file is no JSON object.
+  """
+  path = _domain_folder(domain) / _REFERENCE
+  if not path.is_file():
+    return {}
+  return _json_object(_read_text(path, ""), f"statistics of {domain!r}")
+
+
 def _folder() -> Traversable:
   return importlib.resources.files("varl_jax.prompts")
+
+
+def _domain_folder(domain: str) -> Traversable:
+  """The folder of a domain: of this package, or the path that is given.
+
+  Raises:
+    PromptError: there is no such folder, or a text in it belongs to no role.
+  """
+  names = domain_names()
+  if domain in names:
+    folder = _folder() / domain
+  elif os.sep in domain or domain.startswith((".", "~")):
+    folder = pathlib.Path(domain).expanduser()
+    if not folder.is_dir():
+      raise PromptError(f"There is no folder {domain!r} for a domain.")
+  else:
+    raise PromptError(
+      f"There is no domain {domain!r}; choose {', '.join(names)}, or give the"
+      f" path of a folder with {_SLOTS}, such as './{domain}'."
+    )
+  known = {*ROLES, STRICT_NOTE, _DESCRIPTION}
+  for path in folder.iterdir():
+    name, dot, ending = path.name.rpartition(".")
+    if dot and ending == "txt" and name not in known:
+      raise PromptError(
+        f"Domain {domain!r} has a text {path.name!r}, which belongs to no role."
+      )
+  return folder
 
 
 def _read_text(path: Traversable, what: str) -> str:
@@ -144,10 +221,14 @@ def _read_text(path: Traversable, what: str) -> str:
     return path.read_text(encoding="utf-8").strip()
   except FileNotFoundError as error:
     raise PromptError(f"There is no {what}.") from error
+  except UnicodeDecodeError as error:
+    raise PromptError(f"The {what} is not UTF-8 text: {error}.") from error
 
 
 def _read_prompt(role: str, slots: Mapping[str, str], domain: str) -> Prompt:
-  path = _folder() / "shared" / f"{role}.txt"
+  path = _domain_folder(domain) / f"{role}.txt"
+  if role not in (*ROLES, STRICT_NOTE) or not path.is_file():
+    path = _folder() / _SHARED / f"{role}.txt"
   prompt = Prompt(name=role, text=_read_text(path, f"prompt {role!r}"))
   missing = prompt.slots - set(slots)
   if missing:
@@ -159,21 +240,27 @@ def _read_prompt(role: str, slots: Mapping[str, str], domain: str) -> Prompt:
 
 
 def _read_slots(domain: str) -> dict[str, str]:
-  path = _folder() / domain / "slots.json"
-  slots = _check_slots(_read_text(path, f"domain {domain!r}"), domain)
-  rule = _folder() / "shared" / f"{_UNTRUSTED}.txt"
-  return {**slots, _UNTRUSTED: _read_text(rule, f"text {_UNTRUSTED!r}")}
+  path = _domain_folder(domain) / _SLOTS
+  text = _read_text(path, f"{_SLOTS} of domain {domain!r}")
+  rule = _folder() / _SHARED / f"{_UNTRUSTED}.txt"
+  return {
+    **_check_slots(text, domain),
+    _UNTRUSTED: _read_text(rule, f"text {_UNTRUSTED!r}"),
+  }
+
+
+def _json_object(text: str, what: str) -> dict[str, Any]:
+  try:
+    found = json.loads(text)
+  except json.JSONDecodeError as error:
+    raise PromptError(f"The {what} are no JSON: {error}.") from error
+  if not isinstance(found, dict):
+    raise PromptError(f"The {what} are no JSON object.")
+  return found
 
 
 def _check_slots(text: str, domain: str) -> dict[str, str]:
-  try:
-    slots = json.loads(text)
-  except json.JSONDecodeError as error:
-    raise PromptError(
-      f"The slots of {domain!r} are no JSON: {error}."
-    ) from error
-  if not isinstance(slots, dict):
-    raise PromptError(f"The slots of {domain!r} are no JSON object.")
+  slots = _json_object(text, f"slots of {domain!r}")
   for name, value in slots.items():
     if not isinstance(value, str) or not value.strip():
       raise PromptError(f"Slot {name!r} of {domain!r} is no text.")

@@ -3,6 +3,10 @@
 Only one chunk of positions has its [B, chunk, V] float32 logits alive; the
 backward pass computes them again. Sums of the head's gradient stay in float32
 whatever the hidden states' type is.
+
+On a mesh the vocabulary is split over `fsdp` and `tensor`, and a chunk's rows
+over `data` alone: the chunk's hidden states travel, the head and its gradient
+do not. The gradient is summed over `data` once, behind the last chunk.
 """
 
 import functools
@@ -14,7 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-# Logits alive at once with chunk=0: 2**24 float32 values, 64 MiB.
+from varl_jax.models.sharding import constrain, parts
+
+# Logits alive at once on a device with chunk=0: 2**24 float32, 64 MiB.
 MAX_LOGITS: Final = 2**24
 
 
@@ -76,8 +82,9 @@ def token_logprobs(
   """
   rows, length, _ = hidden.shape
   if chunk <= 0:
-    chunk = max(1, MAX_LOGITS // (rows * head.shape[0]))
-  chunk = min(chunk, length)
+    vocab = head.shape[0] // parts("head_vocab", head.shape[0])
+    chunk = MAX_LOGITS // (rows // parts("head_rows", rows) * vocab)
+  chunk = min(max(chunk, 1), length)
   padding = -length % chunk
   if padding:
     hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
@@ -100,11 +107,38 @@ def _join(values: Array) -> Array:
   return moved.reshape(moved.shape[0], -1, *moved.shape[3:])
 
 
+def _lay(
+  hidden: Float[Array, "B C D"], head: Float[Array, "V D"]
+) -> tuple[Array, Array]:
+  """Both where a chunk of the head wants them, the head in hidden's type."""
+  return (
+    constrain(hidden, "head_rows", None, None),
+    constrain(head.astype(hidden.dtype), "head_vocab", None),
+  )
+
+
+def _chunk_logits(
+  hidden: Float[Array, "B C D"],
+  head: Float[Array, "V D"],
+  forbidden: Bool[Array, "V"],
+  temperature: float,
+) -> Float[Array, "B C V"]:
+  hidden, head = _lay(hidden, head)
+  logits = masked_logits(hidden, head, forbidden, temperature=temperature)
+  return constrain(logits, "head_rows", None, "head_vocab")
+
+
+def _chosen(targets: Int[Array, "B C"], logits: Array) -> Bool[Array, "B C V"]:
+  """True at each target: selecting by it leaves the vocabulary split."""
+  ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 2)
+  return ids == targets[..., None]
+
+
 def _of_chunk(
   logits: Float[Array, "B C V"], targets: Int[Array, "B C"]
 ) -> tuple[Array, Array, Array]:
   norm = jax.nn.logsumexp(logits, axis=-1)
-  chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+  chosen = jnp.sum(jnp.where(_chosen(targets, logits), logits, 0.0), axis=-1)
   chance = jnp.exp(logits - norm[..., None])
   finite = jnp.where(logits == -jnp.inf, 0.0, logits)
   entropy = norm - jnp.sum(chance * finite, axis=-1)
@@ -117,51 +151,65 @@ def _chunked(hidden, head, targets, forbidden, temperature, chunk):
 
 
 def _forward(hidden, head, targets, forbidden, temperature, chunk):
-  make = functools.partial(masked_logits, temperature=temperature)
+  # Converted once, before the loop over chunks.
+  cast = _lay(hidden, head)[1]
+  kept = (hidden, head, targets, forbidden)
   if chunk == hidden.shape[1]:
-    logits = make(hidden, head, forbidden)
+    logits = _chunk_logits(hidden, cast, forbidden, temperature)
     found, entropy, norm = _of_chunk(logits, targets)
-    return (found, entropy), (hidden, head, targets, forbidden, norm, logits)
+    return (found, entropy), (*kept, norm, logits)
 
   def step(piece):
-    return _of_chunk(make(piece[0], head, forbidden), piece[1])
+    logits = _chunk_logits(piece[0], cast, forbidden, temperature)
+    return _of_chunk(logits, piece[1])
 
   pieces = (_split(hidden, chunk), _split(targets, chunk))
   found, entropy, norm = map(_join, jax.lax.map(step, pieces))
-  return (found, entropy), (hidden, head, targets, forbidden, norm, None)
+  return (found, entropy), (*kept, norm, None)
 
 
 def _backward(temperature, chunk, kept, gradients):
   hidden, head, targets, forbidden, norm, logits = kept
   weight = gradients[0] / temperature
-  cast = head.astype(hidden.dtype)
+  cast = _lay(hidden, head)[1]
+  shards = parts("head_rows", len(hidden))
+  exact = jax.lax.Precision.HIGHEST if hidden.dtype == jnp.float32 else None
+  dot = functools.partial(
+    jnp.einsum, precision=exact, preferred_element_type=jnp.float32
+  )
 
   def pull(logits, hidden, targets, norm, weight):
-    ids = jax.lax.broadcasted_iota(targets.dtype, logits.shape, 2)
+    """Gradients of the hidden states and, a shard of rows, of the head."""
+    hidden = _lay(hidden, cast)[0]
     chance = jnp.exp(logits - norm[..., None])
-    push = jnp.where(ids == targets[..., None], 1.0, 0.0) - chance
+    push = jnp.where(_chosen(targets, logits), 1.0, 0.0) - chance
     push = (push * weight[..., None]).astype(hidden.dtype)
-    exact = jax.lax.Precision.HIGHEST if hidden.dtype == jnp.float32 else None
-    dot = functools.partial(
-      jnp.einsum, precision=exact, preferred_element_type=jnp.float32
-    )
     to_hidden = dot("bcv,vd->bcd", push, cast).astype(hidden.dtype)
-    return to_hidden, dot("bcv,bcd->vd", push, hidden)
+    push = push.reshape(shards, -1, *push.shape[1:])
+    hidden = hidden.reshape(shards, -1, *hidden.shape[1:])
+    to_head = dot("sbcv,sbcd->svd", push, hidden)
+    return (
+      constrain(to_hidden, "batch", None, None),
+      constrain(to_head, "head_rows", "head_vocab", None),
+    )
+
+  def finish(to_hidden, to_head):
+    return to_hidden, to_head.sum(0).astype(head.dtype), None, None
 
   if logits is not None:
-    to_hidden, to_head = pull(logits, hidden, targets, norm, weight)
-    return to_hidden, to_head.astype(head.dtype), None, None
+    return finish(*pull(logits, hidden, targets, norm, weight))
 
   def step(total, piece):
     hidden, targets, norm, weight = piece
-    again = masked_logits(hidden, head, forbidden, temperature=temperature)
+    again = _chunk_logits(hidden, cast, forbidden, temperature)
     to_hidden, to_head = pull(again, hidden, targets, norm, weight)
     return total + to_head, to_hidden
 
   pieces = tuple(_split(x, chunk) for x in (hidden, targets, norm, weight))
-  zero = jnp.zeros(head.shape, jnp.float32)
+  zero = jnp.zeros((shards, *head.shape), jnp.float32)
+  zero = constrain(zero, "head_rows", "head_vocab", None)
   to_head, to_hidden = jax.lax.scan(step, zero, pieces)
-  return _join(to_hidden), to_head.astype(head.dtype), None, None
+  return finish(_join(to_hidden), to_head)
 
 
 _chunked.defvjp(_forward, _backward)

@@ -9,6 +9,12 @@ The stages of `Learner.update`:
 Two functions are compiled for each padded shape, whatever the number of
 mini-batches. Gradients are those of the float32 parameters; a model that
 computes in another type casts inside `hidden_fn`.
+
+With adapters (a collection `lora` beside `params`) only they are trained: the
+state holds them alone, and the learner keeps the rest.
+
+On a mesh the sums of a mini-batch run over all devices before the division, as
+they do over micro-batches, and the state never lies whole on one device.
 """
 
 import dataclasses
@@ -19,12 +25,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from varl_jax.config import TrainConfig
+from varl_jax.config import ConfigError, TrainConfig
+from varl_jax.models.sharding import constrain, place, use
 from varl_jax.rl.batch import Batch, split_minibatches
 from varl_jax.rl.logprobs import forbidden_mask, token_logprobs
 from varl_jax.rl.losses import grpo_loss, importance_weights, ratio_sums
+from varl_jax.rl.placement import Placement, split_trained
 
 Params = Any
 HiddenFn = Callable[
@@ -40,7 +49,7 @@ class TrainState:
   """What training carries from step to step; `Learner.update` consumes it.
 
   Attributes:
-    params: float32 pytree.
+    params: float32 pytree of what is trained.
     opt_state: of the optax chain.
     updates: int32 [], optimizer updates applied so far.
   """
@@ -64,7 +73,10 @@ def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
 
 
 class Learner:
-  """Trains parameters on packed batches; holds no state of the run."""
+  """Trains parameters on packed batches; holds no state of the run.
+
+  Weights that are not trained are no state: `init` hands them over.
+  """
 
   def __init__(
     self,
@@ -77,6 +89,9 @@ class Learner:
     old_logprobs: Literal["recomputed", "sampler"] = "recomputed",
     importance_cap: float | None = None,
     head_chunk: int = 0,
+    mesh: Mesh | None = None,
+    axes: Params | None = None,
+    owns_params: bool = False,
   ):
     """Sets up the compiled functions; nothing is compiled yet.
 
@@ -91,15 +106,34 @@ class Learner:
       importance_cap: with recomputed ones, bound of the truncated importance
         weight a token; None switches the correction off.
       head_chunk: see `logprobs.token_logprobs`.
+      mesh: devices to train on, None for a single one.
+      axes: on a mesh, the logical axes of the parameters.
+      owns_params: the state takes the arrays given to `init` over, which are
+        gone after the first update; without it the state has a copy.
 
     Raises:
-      ValueError: a cap with the sampler's logprobs, which need no correction.
+      ValueError: a cap with the sampler's logprobs, which need no correction,
+        or a mesh without axes.
+      ConfigError: micro-batches that the mesh cannot share out.
     """
+    if (mesh is None) != (axes is None):
+      raise ValueError("mesh and axes are given together.")
     if importance_cap is not None and old_logprobs == "sampler":
       raise ValueError(
         "importance_cap corrects recomputed old logprobs; with the sampler's"
         " own it has nothing to correct."
       )
+    self._placement = None
+    if mesh is not None:
+      self._placement = Placement(mesh=mesh, axes=axes)
+      if config.micro_batch % self._placement.row_parts:
+        raise ConfigError(
+          f"train.micro_batch ({config.micro_batch}) is a multiple of mesh.data"
+          f" x mesh.fsdp ({self._placement.row_parts}), or 0."
+        )
+    self._mesh = mesh
+    self._copies = not owns_params
+    self._kept: Params = {}
     self._hidden_fn = hidden_fn
     self._head_fn = head_fn
     self._config = config
@@ -108,12 +142,28 @@ class Learner:
     self._cap = importance_cap
     self._head_chunk = head_chunk
     self._optimizer = make_optimizer(config)
-    self._frozen = jax.jit(self._old_logprobs)
+    self._old = jax.jit(self._old_logprobs)
     self._step = jax.jit(self._minibatch_step, donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
-    """A fresh state with its own copy of `params` (updates donate theirs)."""
-    return jax.jit(self._fresh)(params)
+    """A fresh state with its own copy of `params` (updates donate theirs).
+
+    Args:
+      params: with a collection `lora`, it alone goes into the state; the rest
+        stays with the learner and is not copied.
+    """
+    trained, self._kept = split_trained(params)
+    if self._placement is None:
+      return jax.jit(self._fresh)(trained)
+    of_params = self._placement.of_params
+    self._kept = place(self._kept, of_params(self._kept))
+    trained = place(trained, of_params(trained))
+    where = self._where(jax.eval_shape(self._fresh, trained))
+    return jax.jit(self._fresh, out_shardings=where)(trained)
+
+  def whole(self, params: Params) -> Params:
+    """The tree a model takes: a state's parameters and those not trained."""
+    return _merge(params, self._kept)
 
   def update(
     self, state: TrainState, batch: Batch
@@ -134,36 +184,105 @@ class Learner:
       batch,
       groups=config.minibatch_tasks,
       rows=config.minibatch_tasks * config.samples,
-      multiple=max(config.micro_batch, 1),
+      multiple=config.micro_batch or self._row_parts,
     )
     parts = [self._pieces(m) for m in minibatches if m.mask.any()]
-    if self._recompute:
-      parts = [
-        {**part, "old": self._frozen(state.params, part)} for part in parts
-      ]
     sums = []
-    for part in parts:
-      state, found = self._step(state, part)
-      sums.append(found)
+    with use(self._mesh):
+      if self._recompute:
+        parts = [
+          {**part, "old": self._old(state.params, self._kept, part)}
+          for part in parts
+        ]
+      for part in parts:
+        state, found = self._step(state, self._kept, part)
+        sums.append(found)
     metrics = self._metrics(jax.device_get(sums))
     metrics["train/skipped"] = float(len(minibatches) - len(parts))
     return state, metrics
 
+  def lower(
+    self, params: Params, *, rows: int, length: int, width: int
+  ) -> jax.stages.Lowered:
+    """One mini-batch's update, for a compile ahead of time on a mesh.
+
+    Args:
+      params: shapes and types of all parameters; `init` is not needed.
+      rows: of the mini-batch.
+      length: tokens a row, prompt and response.
+      width: tokens a response.
+    """
+    assert self._placement is not None
+    trained, kept = split_trained(params)
+    blank = np.broadcast_to(np.int32(0), (rows, length))
+    answer = np.broadcast_to(np.float32(0), (rows, width))
+    batch = Batch(
+      tokens=blank,
+      prompt_lengths=blank[:, 0],
+      lengths=blank[:, 0],
+      targets=answer.astype(np.int32),
+      mask=answer.astype(bool),
+      logprobs=answer,
+      advantages=answer[:, 0],
+      group_ids=blank[:, 0],
+    )
+    pieces = self._cut(batch)
+    state = jax.eval_shape(self._fresh, trained)
+    like = jax.tree.map(
+      lambda leaf, where: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=where
+      ),
+      (state, kept, pieces),
+      (
+        self._where(state),
+        self._placement.of_params(kept),
+        self._placement.of_rows(pieces),
+      ),
+    )
+    with use(self._mesh):
+      return self._step.lower(*like)
+
   def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
     """Float32 [B, R] in nats under `params`, 0 off the mask."""
+    trained, kept = split_trained(params)
     whole = self._pieces(batch, micro=0)
-    found = np.asarray(self._frozen(params, whole))[0]
+    with use(self._mesh):
+      found = np.asarray(self._old(trained, kept or self._kept, whole))[0]
     return np.where(batch.mask, found, np.float32(0))
 
+  @property
+  def _row_parts(self) -> int:
+    return self._placement.row_parts if self._placement else 1
+
   def _fresh(self, params: Params) -> TrainState:
-    params = jax.tree.map(jnp.copy, params)
+    if self._copies:
+      params = jax.tree.map(jnp.copy, params)
     return TrainState(
       params=params,
       opt_state=self._optimizer.init(params),
       updates=jnp.zeros((), jnp.int32),
     )
 
+  def _where(self, state: TrainState) -> TrainState:
+    """The sharding of each leaf of a state."""
+    assert self._placement is not None
+    everywhere: Any = self._placement.everywhere
+    return TrainState(
+      params=self._placement.of_params(state.params),
+      opt_state=self._placement.of_optimizer(
+        self._optimizer, state.opt_state, state.params
+      ),
+      updates=everywhere,
+    )
+
   def _pieces(self, batch: Batch, micro: int | None = None) -> Rows:
+    """`_cut`, on the mesh if there is one."""
+    pieces = self._cut(batch, micro)
+    if self._placement is None:
+      return pieces
+    return place(pieces, self._placement.of_rows(pieces))
+
+  def _cut(self, batch: Batch, micro: int | None = None) -> Rows:
     """The batch's arrays as [M, rows of a micro-batch, ...]."""
     micro = self._config.micro_batch if micro is None else micro
     rows = {
@@ -182,13 +301,14 @@ class Learner:
   def _model(self, params: Params, rows: Rows) -> tuple[Array, Array]:
     """Logprobs and entropies [B, R] of one micro-batch."""
     hidden = self._hidden_fn(params, rows["tokens"], rows["lengths"])
-    size, width = rows["targets"].shape
+    width = rows["targets"].shape[1]
     # The state at position t - 1 predicts token t; the first response token
     # sits at t = prompt length.
     where = rows["prompt_lengths"][:, None] - 1 + jnp.arange(width)
     where = jnp.minimum(where, hidden.shape[1] - 1)
-    hidden = hidden[jnp.arange(size)[:, None], where]
+    hidden = jnp.take_along_axis(hidden, where[..., None], axis=1)
     hidden = jnp.where(rows["mask"][..., None], hidden, 0)
+    hidden = constrain(hidden, "batch", None, None)
     return token_logprobs(
       hidden,
       self._head_fn(params),
@@ -198,14 +318,21 @@ class Learner:
       chunk=self._head_chunk,
     )
 
-  def _old_logprobs(self, params: Params, pieces: Rows) -> Array:
-    if len(pieces["tokens"]) == 1:
-      return self._model(params, _only(pieces))[0][None]
-    return jax.lax.map(lambda rows: self._model(params, rows)[0], pieces)
+  def _old_logprobs(self, params: Params, kept: Params, pieces: Rows) -> Array:
+    def one(rows: Rows) -> Array:
+      return self._model(_merge(params, kept), rows)[0]
 
-  def _loss(self, params: Params, rows: Rows) -> tuple[Array, Rows]:
+    if len(pieces["tokens"]) == 1:
+      found = one(_only(pieces))[None]
+    else:
+      found = jax.lax.map(one, pieces)
+    return constrain(found, None, "batch", None)
+
+  def _loss(
+    self, params: Params, kept: Params, rows: Rows
+  ) -> tuple[Array, Rows]:
     """The micro-batch's loss sum, and all its sums by name."""
-    found, entropy = self._model(params, rows)
+    found, entropy = self._model(_merge(params, kept), rows)
     args = (rows["old"], rows["advantages"], rows["mask"])
     clip = self._config.clip_ratio
     weights = None
@@ -227,13 +354,17 @@ class Learner:
     return loss, jax.lax.stop_gradient(sums)
 
   def _minibatch_step(
-    self, state: TrainState, pieces: Rows
+    self, state: TrainState, kept: Params, pieces: Rows
   ) -> tuple[TrainState, Rows]:
-    gradient_fn = jax.grad(self._loss, has_aux=True)
+    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
+      slope = jax.grad(self._loss, has_aux=True)
+      gradient, sums = slope(state.params, kept, rows)
+      return self._pin(gradient), sums
+
     if len(pieces["tokens"]) == 1:
-      gradient, sums = gradient_fn(state.params, _only(pieces))
+      gradient, sums = gradient_fn(_only(pieces))
     else:
-      gradient, sums = _accumulate(gradient_fn, state.params, pieces)
+      gradient, sums = _accumulate(gradient_fn, pieces)
     count = jnp.maximum(sums["tokens_sum"], 1.0)
     gradient = jax.tree.map(lambda g: g / count, gradient)
     norm = optax.tree.norm(gradient)
@@ -247,8 +378,16 @@ class Learner:
     )
     # Finite gradients can still make infinite steps (an infinite rate, say).
     sound = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
-    kept = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
-    return kept, {**sums, "grad_norm": norm, "sound": sound}
+    new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
+    if self._placement is not None:
+      new = jax.lax.with_sharding_constraint(new, self._where(new))
+    return new, {**sums, "grad_norm": norm, "sound": sound}
+
+  def _pin(self, params: Params) -> Params:
+    if self._placement is None:
+      return params
+    where = self._placement.of_params(params)
+    return jax.lax.with_sharding_constraint(params, where)
 
   def _metrics(self, sums: list[Rows]) -> dict[str, float]:
     sound = [s for s in sums if s["sound"]]
@@ -284,19 +423,21 @@ class Learner:
     }
 
 
+def _merge(params: Params, kept: Params) -> Params:
+  return {**kept, **params} if kept else params
+
+
 def _only(pieces: Rows) -> Rows:
   return {name: value[0] for name, value in pieces.items()}
 
 
 def _accumulate(
-  gradient_fn: Callable[[Params, Rows], tuple[Params, Rows]],
-  params: Params,
-  pieces: Rows,
+  gradient_fn: Callable[[Rows], tuple[Params, Rows]], pieces: Rows
 ) -> tuple[Params, Rows]:
   """Adds gradients and sums over micro-batches; maxima stay maxima."""
 
   def add(total: tuple[Params, Rows], rows: Rows):
-    gradient, sums = gradient_fn(params, rows)
+    gradient, sums = gradient_fn(rows)
     merged = {
       name: (jnp.maximum if name.endswith("_max") else jnp.add)(
         total[1][name], value
@@ -306,6 +447,6 @@ def _accumulate(
     return (jax.tree.map(jnp.add, total[0], gradient), merged), None
 
   first = jax.tree.map(lambda x: x[0], pieces)
-  like = jax.eval_shape(gradient_fn, params, first)
+  like = jax.eval_shape(gradient_fn, first)
   zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
   return jax.lax.scan(add, zero, pieces)[0]

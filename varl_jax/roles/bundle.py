@@ -2,22 +2,24 @@
 
 import dataclasses
 
-from varl_jax.config import JudgeConfig
+from varl_jax.config import ConfigError, JudgeConfig
 from varl_jax.llm.chat import ChatModel
-from varl_jax.prompts.loader import load_prompts
+from varl_jax.prompts.loader import PromptSet, load_prompts
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.analyst import Analyst
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.grading import Grader
 from varl_jax.roles.honest import HonestAnswerer
 from varl_jax.roles.judge import Judge
+from varl_jax.roles.judge_template import load_template
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
 from varl_jax.roles.patcher import Patcher
 from varl_jax.roles.proposer import Proposer
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
-from varl_jax.rubrics.checks import CheckRegistry
+from varl_jax.rubrics.check_pool import CheckPool
+from varl_jax.rubrics.checks import CheckError, CheckRegistry
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,10 @@ class Roles:
   memo_optimizer: MemoOptimizer
   grader: Grader
 
+  def close(self) -> None:
+    """Ends the verifiers' processes; harmless when repeated."""
+    self.grader.close()
+
 
 def make_roles(
   chat: ChatModel,
@@ -45,23 +51,28 @@ def make_roles(
   checks: CheckRegistry,
   *,
   judge_chat: ChatModel | None = None,
+  registry: str = "",
 ) -> Roles:
   """Builds the roles.
 
   Args:
     chat: the frozen model that fills them.
     domain: whose prompts they use.
-    judge_config: votes and concurrency.
+    judge_config: votes, concurrency, template, processes of verifiers.
     checks: the domain's programmatic checks.
     judge_chat: another model for the judge alone.
+    registry: importable name of `checks`, `module:NAME`; needed where
+      `judge.check_workers` is above 0.
+
+  Returns:
+    The roles; close them when they are done with.
 
   Raises:
     PromptError: the domain's prompts cannot be loaded.
+    ConfigError: the judge's template or the verifiers cannot be used.
   """
   prompts = load_prompts(domain)
-  judge = Judge(
-    chat=judge_chat or chat, prompts=prompts, votes=judge_config.votes
-  )
+  judge = make_judge(judge_chat or chat, prompts, judge_config)
   return Roles(
     proposer=Proposer(chat=chat, prompts=prompts),
     generator=Generator(chat=chat, prompts=prompts),
@@ -75,6 +86,58 @@ def make_roles(
     meta_optimizer=MetaOptimizer(chat=chat, prompts=prompts),
     memo_optimizer=MemoOptimizer(chat=chat, prompts=prompts),
     grader=Grader(
-      judge=judge, checks=checks, concurrency=judge_config.concurrency
+      judge=judge,
+      checks=checks,
+      pool=_make_pool(judge_config, checks, registry),
+      concurrency=judge_config.concurrency,
     ),
   )
+
+
+def make_judge(
+  chat: ChatModel, prompts: PromptSet, config: JudgeConfig
+) -> Judge:
+  """The judge of the settings.
+
+  Raises:
+    ConfigError: the template cannot be used.
+  """
+  template = None
+  if config.template_path:
+    template = load_template(
+      config.template_path,
+      sha256=config.template_sha256,
+      faithful=config.faithful,
+    )
+  elif config.faithful or config.template_sha256:
+    raise ConfigError(
+      "judge.faithful and judge.template_sha256 are about a published template;"
+      " give its file as judge.template_path."
+    )
+  return Judge(
+    chat=chat,
+    prompts=prompts,
+    votes=config.votes,
+    one_request=config.one_request,
+    template=template,
+  )
+
+
+def _make_pool(
+  config: JudgeConfig, checks: CheckRegistry, registry: str
+) -> CheckPool | None:
+  if not config.check_workers or not checks.checks:
+    return None
+  if not registry:
+    raise ConfigError(
+      "judge.check_workers needs verifiers that a process can import by name,"
+      " which this domain does not have; set it to 0."
+    )
+  try:
+    return CheckPool(
+      registry,
+      workers=config.check_workers,
+      timeout_s=config.check_timeout_s,
+    )
+  except CheckError as error:
+    raise ConfigError(str(error)) from error

@@ -27,6 +27,20 @@ def optional(text: str) -> str | None:
   return text or None
 
 
+def check_finish(reply: ChatReply) -> None:
+  """Raises `ChatError` unless the reply is a whole one.
+
+  Raises:
+    ChatError: `length` or `refusal` as it ended, `malformed` for any other end.
+  """
+  if reply.finish == "length":
+    raise ChatError("length", "The answer was cut at its token limit.")
+  if reply.finish == "refusal":
+    raise ChatError("refusal", "The model refused to answer.")
+  if reply.finish != "stop":
+    raise ChatError("malformed", f"Unknown finish reason {reply.finish!r}.")
+
+
 async def ask_json(
   chat: ChatModel,
   read: Callable[[dict[str, Any]], T],
@@ -77,12 +91,7 @@ async def ask_text(
   """
 
   def parse(reply: ChatReply) -> str:
-    if reply.finish == "length":
-      raise ChatError("length", "The answer was cut at its token limit.")
-    if reply.finish == "refusal":
-      raise ChatError("refusal", "The model refused to answer.")
-    if reply.finish != "stop":
-      raise ChatError("malformed", f"Unknown finish reason {reply.finish!r}.")
+    check_finish(reply)
     answer = final_answer(reply.text, finish="stop", reasoning=False)
     if not answer:
       raise ChatError("malformed", "The reply holds no answer.")

@@ -1,10 +1,15 @@
-"""The honest answerer: the task alone, under the solver's system prompt."""
+"""The honest answerer: the task alone, under the solver's system prompt.
+
+It gets the conversation as turns, not in blocks, as the solver does; their
+texts are neutralised, so that none can end its turn.
+"""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Final
 
 from varl_jax.llm.chat import ChatModel
+from varl_jax.llm.untrusted import neutralised
 from varl_jax.prompts.loader import PromptSet
 from varl_jax.roles.calls import ask_text
 from varl_jax.types import Message
@@ -27,10 +32,14 @@ class HonestAnswerer:
     Raises:
       ChatError: no usable reply.
     """
+    turns = [
+      Message(role=turn.role, content=neutralised(turn.content))
+      for turn in prompt
+    ]
     return await ask_text(
       self.chat,
       role=ROLE,
-      messages=(self.prompts.system("solver"), *prompt),
+      messages=(self.prompts.system("solver"), *turns),
       op=op,
       seed=seed,
     )

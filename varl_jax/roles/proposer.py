@@ -40,11 +40,19 @@ _FORM: Final = ReplyFormat(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Request:
-  """What a user might ask, before it is a task; `red_team` if it is a trap."""
+  """What a user might ask, before it is a task.
+
+  Attributes:
+    text: the request.
+    use_case: its kind.
+    red_team: whether it is a trap.
+    seed_passage: name of the passage it was started from, "" for none.
+  """
 
   text: str
   use_case: str
   red_team: bool
+  seed_passage: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,15 @@ There is no top-k or top-p: the behaviour policy is the policy.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from varl_jax.models.llama import Cache, Llama, Params
+from varl_jax.models.layers import Params
+from varl_jax.models.registry import CausalModel
 from varl_jax.rl.logprobs import forbidden_mask, masked_logits
 from varl_jax.types import Finish
 
@@ -50,7 +51,7 @@ class _Loop(NamedTuple):
   tokens a row has.
   """
 
-  cache: Cache
+  cache: Any
   hidden: Float[Array, "G n D"]
   done: Bool[Array, "G n"]
   lengths: Int[Array, "G n"]
@@ -68,7 +69,7 @@ class Sampler:
   def __init__(
     self,
     *,
-    model: Llama,
+    model: CausalModel,
     stop_ids: Iterable[int],
     forbidden_ids: Iterable[int] = (),
     max_prompt: int,
@@ -243,7 +244,7 @@ def _draw(
   step: Int[Array, ""],
   *,
   n: int,
-  model: Llama,
+  model: CausalModel,
   stop: np.ndarray,
   forbidden: Array,
   max_new: int,
@@ -281,10 +282,9 @@ def _draw(
 
   # A padding row has no tokens: it reads its first slot and is done at once.
   hidden, prompt = model.prefill(params, tokens, jnp.maximum(prompt_lengths, 1))
-  answer = model.empty_answer(prompt, samples=n, slots=max_new)
   shape = (groups, n)
   loop = _Loop(
-    cache=Cache(prompt, prompt_lengths, answer, jnp.int32(0)),
+    cache=model.start(prompt, prompt_lengths, samples=n, slots=max_new),
     hidden=jnp.broadcast_to(hidden[:, None], (*shape, hidden.shape[-1])),
     done=jnp.broadcast_to(prompt_lengths[:, None] == 0, shape),
     lengths=jnp.zeros(shape, jnp.int32),

@@ -12,7 +12,7 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
-from varl_jax.service.store import Store
+from varl_jax.service.event_log import EventStore
 from varl_jax.types import ExploitCase, Patch, from_json
 
 
@@ -55,7 +55,7 @@ class History:
 
 
 def read_cases(
-  store: Store, *, limit: int | None = None, repaired: bool = False
+  store: EventStore, *, limit: int | None = None, repaired: bool = False
 ) -> list[CaseRecord]:
   """Reads cases, the newest steps and the largest gaps first.
 
@@ -69,10 +69,12 @@ def read_cases(
     query += (
       " WHERE case_id IN (SELECT case_id FROM patches WHERE accepted = 1)"
     )
-  query += " ORDER BY step DESC, gap DESC, case_id LIMIT ?"
+  query += " ORDER BY step DESC, gap DESC, case_id"
+  if limit is not None:
+    query += " LIMIT ?"
   records = []
   for case_id, queued, body in store.rows(
-    query, (-1 if limit is None else limit,)
+    query, () if limit is None else (limit,)
   ):
     records.append(
       CaseRecord(
@@ -87,7 +89,27 @@ def read_cases(
   return records
 
 
-def read_history(store: Store, *, limit: int | None = None) -> History:
+def case_record(line: dict[str, Any]) -> CaseRecord:
+  """A case as it stands in the export.
+
+  Raises:
+    ValueError, KeyError: it is none.
+  """
+  case = {k: v for k, v in line.items() if k not in ("queued", "patches")}
+  return CaseRecord(
+    case=from_json(ExploitCase, case),
+    queued=line["queued"],
+    patches=tuple(from_json(Patch, patch) for patch in line["patches"]),
+  )
+
+
+def newest_first(record: CaseRecord) -> tuple[int, float, str]:
+  """The order of `read_cases`."""
+  case = record.case
+  return (-case.step, -case.gap, case.case_id)
+
+
+def read_history(store: EventStore, *, limit: int | None = None) -> History:
   """Reads what a report shows."""
   guidance = store.rows("SELECT body FROM guidance ORDER BY version")
   memos = store.rows("SELECT body FROM memos ORDER BY version")
@@ -98,7 +120,7 @@ def read_history(store: Store, *, limit: int | None = None) -> History:
   )
 
 
-def export_evidence(store: Store, path: str | os.PathLike[str]) -> int:
+def export_evidence(store: EventStore, path: str | os.PathLike[str]) -> int:
   """Writes one JSON object a case, oldest first; replaces the file at once.
 
   Returns:
@@ -115,7 +137,7 @@ def export_evidence(store: Store, path: str | os.PathLike[str]) -> int:
   return count
 
 
-def _records(store: Store) -> Iterator[dict[str, Any]]:
+def _records(store: EventStore) -> Iterator[dict[str, Any]]:
   rows = store.rows("SELECT case_id, body FROM cases ORDER BY step, case_id")
   for case_id, body in rows:
     payload = json.loads(body)
@@ -123,7 +145,7 @@ def _records(store: Store) -> Iterator[dict[str, Any]]:
     yield {**payload["case"], "queued": payload["queued"], "patches": patches}
 
 
-def _patches(store: Store, case_id: str) -> list[dict[str, Any]]:
+def _patches(store: EventStore, case_id: str) -> list[dict[str, Any]]:
   rows = store.rows(
     "SELECT body FROM patches WHERE case_id = ? ORDER BY round", (case_id,)
   )

@@ -9,7 +9,6 @@ only: no validation score has a way here.
 All that a round read and wrote is returned as a snapshot for the event log.
 """
 
-import asyncio
 import dataclasses
 import json
 import random
@@ -19,6 +18,7 @@ from typing import Any, Final
 from varl_jax.config import EvolutionConfig
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.seeds import derive_seed
+from varl_jax.llm.together import together
 from varl_jax.roles.analyst import Analyst
 from varl_jax.roles.meta_optimizer import MetaOptimizer
 from varl_jax.service.calls import attempt
@@ -29,6 +29,7 @@ from varl_jax.service.evolution_stats import (
   drift,
   sample_cases,
 )
+from varl_jax.service.failpoints import failpoint
 from varl_jax.types import (
   Diagnosis,
   GradedAnswer,
@@ -147,12 +148,11 @@ class Evolution:
       uniform=[i for i, s in enumerate(samples) if s["uniform"]],
     )
     cases = [samples[index] for index in drawn]
-    replies = await asyncio.gather(
-      *(
-        self._diagnose(case, op=f"{op}/analyst/{index}")
-        for index, case in enumerate(cases)
-      )
+    replies = await together(
+      self._diagnose(case, op=f"{op}/analyst/{index}")
+      for index, case in enumerate(cases)
     )
+    failpoint("evolve/diagnosed")
     diagnoses = [d for d in replies if isinstance(d, Diagnosis)]
     inputs = self._inputs(diagnoses, material)
     written = await attempt(

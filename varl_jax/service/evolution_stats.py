@@ -118,24 +118,26 @@ def count_diagnoses(diagnoses: Sequence[Diagnosis]) -> DiagnosisCounts:
 class CorpusStatistics:
   """Shape and diversity of a set of tasks, or of a benchmark as reference.
 
+  None stands for what is not known, as of a benchmark, or does not exist.
+
   Attributes:
     tasks: how many.
     criteria_per_task: mean.
     criterion_chars: mean length of a criterion.
     negative_share: share of tasks with a negative criterion.
     use_cases: share of tasks by use case.
-    specialties: distinct ones; None where the domain has none.
+    specialties: distinct ones.
     self_similarity: mean over pairs of tasks of the Jaccard index of their
       requests' word shingles, in [0, 1]; 0 below two tasks.
   """
 
   tasks: int
-  criteria_per_task: float
-  criterion_chars: float
-  negative_share: float
-  use_cases: dict[str, float]
-  specialties: int | None
-  self_similarity: float
+  criteria_per_task: float | None = None
+  criterion_chars: float | None = None
+  negative_share: float | None = None
+  use_cases: dict[str, float] | None = None
+  specialties: int | None = None
+  self_similarity: float | None = None
 
 
 def corpus_statistics(

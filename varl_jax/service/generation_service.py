@@ -2,26 +2,28 @@
 
 A step is `poll`, `grade`, `report`. The service is made of parts and does not
 know which method they form (`methods`); it is transport-free, and every answer
-depends on the event log and the models' replies alone. A `poll` or a finished
+depends on the event log and the models' replies alone. A `poll`, `grade` or
 `report` that is repeated within its step gives the recorded result.
 
 No call takes a validation score, so none can reach a role.
 """
 
-import asyncio
+import dataclasses
 import os
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from varl_jax.config import Config
 from varl_jax.llm.chat import ChatError
+from varl_jax.llm.together import together
+from varl_jax.roles.canary import Canary, grade_canary
 from varl_jax.service import evidence
 from varl_jax.service.admission import Admitter
 from varl_jax.service.assessment import Assessor, score_truncated, tally
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.calls import ServiceFailure, attempt
 from varl_jax.service.evolution import Evolution
 from varl_jax.service.ledger import Ledger
-from varl_jax.service.loop import LoopThread
+from varl_jax.service.loop import LoopLag, LoopThread
 from varl_jax.service.memo_keeping import MemoKeeper
 from varl_jax.service.patching import Patching
 from varl_jax.service.refereeing import Refereeing
@@ -33,6 +35,18 @@ from varl_jax.types import GradedGroup, Rollout, Task
 
 Value = TypeVar("Value")
 Groups = Sequence[tuple[Task, Sequence[Rollout]]]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Grading:
+  """The last grading, for when it is asked for again.
+
+  Kept in memory alone: after a restart the journal of calls answers instead.
+  """
+
+  step: int
+  answers: tuple[tuple[Task, tuple[tuple[int, str | None], ...]], ...]
+  groups: tuple[GradedGroup, ...]
 
 
 class GenerationService:
@@ -78,6 +92,7 @@ class GenerationService:
       evolution=evolution,
       memo=memo,
     )
+    self._grading: _Grading | None = None
     self._loop = LoopThread("generation-service")
 
   def poll(self, step: int, count: int) -> list[Task]:
@@ -98,11 +113,30 @@ class GenerationService:
     """
     return self._run(self._grade(step, groups))
 
+  def grade_canary(self, task: Task) -> Canary:
+    """Grades an empty answer to a task; nothing of it is kept."""
+    return self._run(
+      grade_canary(
+        self._assessor.grader,
+        task,
+        op=f"canary/{task.task_id}",
+        seed=self._config.seed,
+      )
+    )
+
   def report(
     self, step: int, groups: Sequence[GradedGroup]
   ) -> dict[str, float]:
     """Takes in a graded step; returns its metrics, none of them NaN."""
     return self._run(self._report(step, groups))
+
+  def step(self) -> int | None:
+    """The step whose batch was served last, None before the first."""
+    return self._run(_later(self._served_step))
+
+  def loop_lag(self) -> LoopLag:
+    """How late the event loop was since the last call of this."""
+    return self._loop.take_lag()
 
   def event_number(self) -> int:
     """Number of the last event, for the checkpoint."""
@@ -136,15 +170,14 @@ class GenerationService:
     self._loop.close()
     self._store.close()
 
+  def _served_step(self) -> int | None:
+    batch = self._ledger.state.batch
+    return None if batch is None else batch[0]
+
   def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
-    try:
-      return self._loop.run(work)
-    except ChatError as error:
-      # Failed replies are dealt with where they happen; what gets here is a
-      # grader that no later call could satisfy either.
-      raise ServiceFailure(
-        f"A model is of no more use ({error}); mend that and resume the run."
-      ) from error
+    if self._loop.closed:
+      work.close()
+    return self._loop.run(_through(work))
 
   async def _poll(self, step: int, count: int) -> list[Task]:
     state = self._ledger.state
@@ -162,9 +195,23 @@ class GenerationService:
     return list(state.batch[1])
 
   async def _grade(self, step: int, groups: Groups) -> list[GradedGroup]:
-    graded = await asyncio.gather(
-      *(self._graded(step, task, rollouts) for task, rollouts in groups)
+    answers = tuple(
+      (task, tuple((rollout.sample, rollout.answer) for rollout in rollouts))
+      for task, rollouts in groups
     )
+    last = self._grading
+    if last is not None and (last.step, last.answers) == (step, answers):
+      graded = list(last.groups)
+    else:
+      graded = await together(
+        self._graded(step, task, rollouts) for task, rollouts in groups
+      )
+    self._record_votes(step, graded)
+    self._grading = _Grading(step=step, answers=answers, groups=tuple(graded))
+    return graded
+
+  def _record_votes(self, step: int, graded: Sequence[GradedGroup]) -> None:
+    """Counts the votes of a grading; too many failed ones end the run."""
     counts = tally(
       verdict
       for group in graded
@@ -187,21 +234,18 @@ class GenerationService:
         f" {self._config.judge.max_failure_rate:.0%}; the state is saved."
         " Check the judge and resume the run."
       )
-    return list(graded)
 
   async def _graded(
     self, step: int, task: Task, rollouts: Sequence[Rollout]
   ) -> GradedGroup:
-    answers = await asyncio.gather(
-      *(
-        self._assessor.assess_rollout(
-          task.prompt,
-          rollout,
-          task.rubric,
-          op=f"grade/{step}/{task.task_id}/{rollout.sample}",
-        )
-        for rollout in rollouts
+    answers = await together(
+      self._assessor.assess_rollout(
+        task.prompt,
+        rollout,
+        task.rubric,
+        op=f"grade/{step}/{task.task_id}/{rollout.sample}",
       )
+      for rollout in rollouts
     )
     return GradedGroup(
       task=task,
@@ -220,6 +264,20 @@ class GenerationService:
   async def _rewind(self, seq: int) -> None:
     await self._supply.stop()
     self._ledger.rewind(seq)
+
+
+async def _through(work: Coroutine[Any, Any, Value]) -> Value:
+  """Makes failures of models that get this far failures of the service.
+
+  Failed replies are dealt with where they happen; what gets here is a model
+  that no later call could satisfy either.
+  """
+  value = await attempt(work)
+  if isinstance(value, ChatError):
+    raise ServiceFailure(
+      f"A model is of no more use ({value}); mend that and resume the run."
+    ) from value
+  return value
 
 
 async def _later(call: Any, *values: Any, **named: Any) -> Any:

@@ -3,14 +3,15 @@
 from collections.abc import Iterable
 
 from varl_jax.config import Config
+from varl_jax.service.event_log import Event, EventStore
+from varl_jax.service.failpoints import failpoint
 from varl_jax.service.state import ServiceState
-from varl_jax.service.store import Event, Store
 
 
 class Ledger:
   """Commits events to a store and applies them to the state."""
 
-  def __init__(self, store: Store, *, config: Config):
+  def __init__(self, store: EventStore, *, config: Config):
     self.store = store
     self._config = config
     self.state = self._rebuilt()
@@ -28,8 +29,11 @@ class Ledger:
     for event in events:
       if not self.store.has(event.uid):
         fresh.setdefault(event.uid, event)
+    for event in fresh.values():
+      failpoint(f"{event.kind}/due")
     number = self.store.commit(fresh.values())
     for event in fresh.values():
+      failpoint(f"{event.kind}/saved")
       self.state.apply(event)
     return number
 

@@ -6,22 +6,56 @@ touched in that thread only, so there are no locks.
 """
 
 import asyncio
+import dataclasses
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 Value = TypeVar("Value")
+
+# Seconds between two looks at how late the loop is.
+LAG_INTERVAL: Final = 0.05
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopLag:
+  """How late timers of the loop fired, in seconds.
+
+  A late timer means that something computed for that long instead of waiting,
+  and kept every other call from going on.
+  """
+
+  longest: float = 0.0
+  total: float = 0.0
+  count: int = 0
+
+  @property
+  def mean(self) -> float:
+    """Over all timers, 0 when none fired."""
+    return self.total / self.count if self.count else 0.0
+
+  def plus(self, late: float) -> "LoopLag":
+    """With one more timer."""
+    return LoopLag(
+      longest=max(self.longest, late),
+      total=self.total + late,
+      count=self.count + 1,
+    )
 
 
 class LoopThread:
   """Runs coroutines; `close` cancels what is left."""
 
   def __init__(self, name: str):
+    self._lag = LoopLag()
     self._loop = asyncio.new_event_loop()
     self._thread = threading.Thread(
       target=self._loop.run_forever, name=name, daemon=True
     )
     self._thread.start()
+    self._watch = asyncio.run_coroutine_threadsafe(
+      self._watch_lag(), self._loop
+    )
 
   @property
   def closed(self) -> bool:
@@ -35,6 +69,10 @@ class LoopThread:
       raise RuntimeError("The service is closed.")
     return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
+  def take_lag(self) -> LoopLag:
+    """The lag since the last call of this."""
+    return self.run(self._take_lag())
+
   def close(self) -> None:
     """Cancels all tasks and ends the thread; harmless when repeated."""
     if self._loop.is_closed():
@@ -43,6 +81,16 @@ class LoopThread:
     self._loop.call_soon_threadsafe(self._loop.stop)
     self._thread.join()
     self._loop.close()
+
+  async def _watch_lag(self) -> None:
+    while True:
+      due = self._loop.time() + LAG_INTERVAL
+      await asyncio.sleep(LAG_INTERVAL)
+      self._lag = self._lag.plus(max(0.0, self._loop.time() - due))
+
+  async def _take_lag(self) -> LoopLag:
+    taken, self._lag = self._lag, LoopLag()
+    return taken
 
 
 async def _cancel_others() -> None:

@@ -16,12 +16,12 @@ States are frozen and made of plain values (`types.to_json`, `from_json`).
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
 
 from varl_jax.config import MemoConfig
 
-Status = Literal["open", "kept", "rolled_back"]
+Status = Literal["open", "kept", "rolled_back", "rewound"]
 Decision = Literal["wait", "settled", "commit", "rollback"]
 
 TOLERANCE: Final = 1e-9
@@ -46,7 +46,11 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemoVersion:
-  """One text; `open` until it is decided on."""
+  """One text; `open` until it is decided on.
+
+  One that is `rewound` was lost in a rewind while orders made under it were
+  kept; it only keeps its number from being given to another text.
+  """
 
   number: int
   text: str
@@ -201,10 +205,23 @@ def may_rewrite(state: MemoState, config: MemoConfig) -> bool:
   return version.status == "kept" and not over_restricting(version, config)
 
 
-def propose(state: MemoState, text: str, config: MemoConfig) -> MemoState:
+def propose(
+  state: MemoState,
+  text: str,
+  config: MemoConfig,
+  *,
+  ordered: Mapping[int, str] | None = None,
+) -> MemoState:
   """Puts a new version in use; a text that was tried before changes nothing.
 
   One that was rolled back would only be measured and rolled back once more.
+
+  Args:
+    state: versions so far.
+    text: the new one's.
+    config: its longest.
+    ordered: texts that orders were made under, by number. A number of theirs is
+      never given to another text, whether a rewind took the version or not.
 
   Raises:
     ValueError: the text is longer than `config.max_chars`.
@@ -213,12 +230,22 @@ def propose(state: MemoState, text: str, config: MemoConfig) -> MemoState:
     raise ValueError(
       f"A memo has at most {config.max_chars} characters, got {len(text)}."
     )
-  if any(text == version.text for version in state.versions):
-    return state
-  version = MemoVersion(number=len(state.versions), text=text)
-  return dataclasses.replace(
-    state, versions=(*state.versions, version), current=version.number
+  for version in state.versions:
+    if version.text == text and version.status != "rewound":
+      return state
+  versions, known = list(state.versions), ordered or {}
+  while known.get(len(versions), text) != text:
+    number = len(versions)
+    versions.append(
+      MemoVersion(number=number, text=known[number], status="rewound")
+    )
+  # The same text once more gets its old number back.
+  number = next(
+    (version.number for version in versions if version.text == text),
+    len(versions),
   )
+  versions[number : number + 1] = [MemoVersion(number=number, text=text)]
+  return dataclasses.replace(state, versions=tuple(versions), current=number)
 
 
 def memo_history(state: MemoState, config: MemoConfig) -> list[dict[str, Any]]:

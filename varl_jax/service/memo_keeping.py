@@ -18,6 +18,7 @@ from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.service import memo as memos
 from varl_jax.service.calls import attempt
 from varl_jax.service.evolution import exploit_text, patch_text
+from varl_jax.service.failpoints import failpoint
 from varl_jax.service.state import MemoProbe
 
 PROBES: Final = 8
@@ -30,12 +31,12 @@ class MemoStep:
   Attributes:
     state: the state after it.
     decision: see `memo.decide`.
-    failure: kind of the optimizer's failed reply, "" without one.
+    failure: of the optimizer's call, None without one.
   """
 
   state: memos.MemoState
   decision: str
-  failure: str = ""
+  failure: ChatError | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +60,7 @@ class MemoKeeper:
     *,
     exploits: Sequence[Mapping[str, Any]],
     patches: Sequence[Mapping[str, Any]],
+    ordered: Mapping[int, str] | None = None,
     op: str,
   ) -> MemoStep | None:
     """Takes an observation and what follows from it; None before there is one.
@@ -68,6 +70,7 @@ class MemoKeeper:
       probes: usable probes since the last observation.
       exploits: as in `evolution.exploit_text`.
       patches: as in `evolution.patch_text`.
+      ordered: texts that orders were made under, as in `memo.propose`.
       op: unique name of the operation.
     """
     seen = [probe for probe in probes if probe.memo == state.current]
@@ -80,6 +83,7 @@ class MemoKeeper:
     state, decision = memos.decide(state, self.config)
     if not memos.may_rewrite(state, self.config):
       return MemoStep(state=state, decision=decision)
+    failpoint("memo/observed")
     history = memos.memo_history(state, self.config)
     text = await attempt(
       self.optimizer.rewrite(
@@ -92,9 +96,9 @@ class MemoKeeper:
       )
     )
     if isinstance(text, ChatError):
-      return MemoStep(state=state, decision=decision, failure=text.kind)
+      return MemoStep(state=state, decision=decision, failure=text)
     text = text[: self.config.max_chars]
-    state = memos.propose(state, text, self.config)
+    state = memos.propose(state, text, self.config, ordered=ordered)
     return MemoStep(state=state, decision=decision)
 
 

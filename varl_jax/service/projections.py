@@ -1,14 +1,17 @@
 """Tables derived from the event log, for reports and read access.
 
-They hold nothing that the events do not: `Store.rewind` empties them and
-projects every remaining event again.
+They hold nothing that the events do not: a rewind empties them and projects
+every remaining event again. The statements are those that sqlite and PostgreSQL
+both know.
 """
 
 import json
-import sqlite3
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
+
+# Runs one statement, `?` for a value; returns its rows, none for a write.
+Execute = Callable[[str, Sequence[Any]], list[tuple]]
 
 NAMES: Final = ("tasks", "cases", "patches", "guidance", "memos")
 
@@ -21,8 +24,8 @@ TABLES: Final = (
   """
     CREATE TABLE IF NOT EXISTS cases (
       case_id TEXT PRIMARY KEY, step INTEGER NOT NULL, task_id TEXT NOT NULL,
-      source TEXT NOT NULL, gap REAL NOT NULL, queued INTEGER NOT NULL,
-      body TEXT NOT NULL)
+      source TEXT NOT NULL, gap DOUBLE PRECISION NOT NULL,
+      queued INTEGER NOT NULL, body TEXT NOT NULL)
     """,
   """
     CREATE TABLE IF NOT EXISTS patches (
@@ -42,7 +45,7 @@ TABLES: Final = (
 
 
 def project(
-  connection: sqlite3.Connection,
+  execute: Execute,
   kind: str,
   step: int | None,
   payload: Mapping[str, Any],
@@ -50,99 +53,91 @@ def project(
   """Applies one event to the tables, inside the caller's transaction."""
   handler = _HANDLERS.get(kind)
   if handler is not None:
-    handler(connection, step, payload)
+    handler(execute, step, payload)
 
 
 def _task(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
   if payload["task"] is not None:
-    _put_task(connection, payload["task"], "pool")
+    _put_task(execute, payload["task"], "pool")
 
 
 def _windows(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
-  connection.executemany(
-    "UPDATE tasks SET status = ? WHERE task_id = ?",
-    [("evicted: " + why, task) for task, why in payload["evicted"].items()]
-    + [("replay", task) for task in payload["requeued"]],
-  )
+  for task, why in payload["evicted"].items():
+    _set_status(execute, task, "evicted: " + why)
+  for task in payload["requeued"]:
+    _set_status(execute, task, "replay")
 
 
 def _case(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
   case = payload["case"]
-  connection.execute(
-    "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?)",
-    (
-      case["case_id"],
-      case["step"],
-      case["task"]["task_id"],
-      case["source"],
-      case["gap"],
-      int(payload["queued"]),
-      json.dumps(payload),
-    ),
+  _put(
+    execute,
+    "cases",
+    {"case_id": case["case_id"]},
+    step=case["step"],
+    task_id=case["task"]["task_id"],
+    source=case["source"],
+    gap=float(case["gap"]),
+    queued=int(payload["queued"]),
+    body=json.dumps(payload),
   )
 
 
 def _patch(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
   patch = payload["patch"]
-  connection.execute(
-    "INSERT OR REPLACE INTO patches VALUES (?, ?, ?, ?, ?, ?)",
-    (
-      patch["case_id"],
-      patch["round"],
-      patch["step"],
-      patch["task_id"],
-      int(patch["after"] is not None),
-      json.dumps(payload),
-    ),
+  _put(
+    execute,
+    "patches",
+    {"case_id": patch["case_id"], "round": patch["round"]},
+    step=patch["step"],
+    task_id=patch["task_id"],
+    accepted=int(patch["after"] is not None),
+    body=json.dumps(payload),
   )
   if payload["task"] is not None:
-    _put_task(connection, payload["task"], "replay")
+    _put_task(execute, payload["task"], "replay")
 
 
 def _served(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
-  connection.executemany(
-    "UPDATE tasks SET status = 'pool' WHERE task_id = ?",
-    [(task,) for task in payload["replay"]],
-  )
+  for task in payload["replay"]:
+    _set_status(execute, task, "pool")
 
 
 def _guidance(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
-  connection.execute(
-    "INSERT OR REPLACE INTO guidance VALUES (?, ?)",
-    (payload["version"], json.dumps({**payload, "step": step})),
-  )
+  body = json.dumps({**payload, "step": step})
+  _put(execute, "guidance", {"version": payload["version"]}, body=body)
 
 
 def _memo(
-  connection: sqlite3.Connection,
+  execute: Execute,
   step: int | None,
   payload: Mapping[str, Any],
 ) -> None:
-  rows = connection.execute("SELECT version, body FROM memos").fetchall()
+  rows = execute("SELECT version, body FROM memos", ())
   written = {version: json.loads(body)["step"] for version, body in rows}
   for version in payload["state"]["versions"]:
     number = version["number"]
@@ -157,24 +152,36 @@ def _memo(
       values = [seen[name] for seen in version["observations"]]
       if values:
         entry[name] = statistics.fmean(values)
-    connection.execute(
-      "INSERT OR REPLACE INTO memos VALUES (?, ?)",
-      (number, json.dumps(entry)),
-    )
+    _put(execute, "memos", {"version": number}, body=json.dumps(entry))
 
 
-def _put_task(
-  connection: sqlite3.Connection, task: Mapping[str, Any], status: str
+def _put_task(execute: Execute, task: Mapping[str, Any], status: str) -> None:
+  _put(
+    execute,
+    "tasks",
+    {"task_id": task["task_id"]},
+    status=status,
+    version=task["rubric"]["version"],
+    patches=task["patches"],
+    body=json.dumps(task),
+  )
+
+
+def _set_status(execute: Execute, task_id: str, status: str) -> None:
+  execute("UPDATE tasks SET status = ? WHERE task_id = ?", (status, task_id))
+
+
+def _put(
+  execute: Execute, table: str, key: Mapping[str, Any], **values: Any
 ) -> None:
-  connection.execute(
-    "INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?, ?)",
-    (
-      task["task_id"],
-      status,
-      task["rubric"]["version"],
-      task["patches"],
-      json.dumps(task),
-    ),
+  """Writes a row in place of the one of that key; names are code constants."""
+  row = {**key, **values}
+  marks = ", ".join("?" * len(row))
+  changes = ", ".join(f"{name} = excluded.{name}" for name in values)
+  execute(
+    f"INSERT INTO {table} ({', '.join(row)}) VALUES ({marks})"
+    f" ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changes}",
+    tuple(row.values()),
   )
 
 

@@ -1,29 +1,37 @@
 """What follows from a graded step: windows, cases, repairs, evolution.
 
 A report commits twice: once what the step's answers changed, once what the
-optimizers made of it.
+optimizers made of it. One that failed in between goes on from the first commit
+when it is repeated: no answer is refereed and no case repaired again.
 """
 
-import asyncio
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from varl_jax.config import Config
 from varl_jax.llm.chat import ChatError
+from varl_jax.llm.together import together
 from varl_jax.service import step_metrics
 from varl_jax.service.assessment import mean_of, scores_of
+from varl_jax.service.event_log import Event
 from varl_jax.service.evolution import Evolution, Material
 from varl_jax.service.exploits import largest_disagreements
+from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.memo_keeping import MemoKeeper, memo_metrics
 from varl_jax.service.patching import Patching, Repair
 from varl_jax.service.pool import eviction_reason
 from varl_jax.service.referee_stats import referee_metrics
 from varl_jax.service.refereeing import Refereeing, Review
+from varl_jax.service.report_events import (
+  case_events,
+  failure_event,
+  guidance_event,
+  memo_events,
+)
 from varl_jax.service.state import ServiceState
-from varl_jax.service.store import Event
-from varl_jax.types import ExploitCase, GradedGroup, to_json
+from varl_jax.types import ExploitCase, GradedGroup
 
 Metrics = dict[str, float]
 
@@ -55,26 +63,16 @@ class Reporter:
 
   async def report(self, step: int, groups: Sequence[GradedGroup]) -> Metrics:
     """Takes in a step's graded groups and returns the step's metrics."""
-    windows = self._windows(step, groups)
-    metrics: Metrics = {"pool/evicted": len(windows.payload["evicted"])}
-    metrics["pool/requeued"] = len(windows.payload["requeued"])
-    events = [windows]
-    repairs: list[Repair] = []
-    if self.refereeing is not None:
-      review = await self.refereeing.review(groups)
-      repairs, queued = await self._repair(review)
-      metrics |= await self._case_metrics(groups, review, repairs)
-      events += self._case_events(step, groups, review, repairs, queued)
-    # No await from here to `counted`: what the background finishes later is
-    # counted by the next report.
-    texts = _Texts.of(self._state).plus(repairs)
-    metrics |= step_metrics.judge_metrics(self._state.log.judged)
-    metrics |= step_metrics.admission_metrics(self._state.log)
-    metrics |= step_metrics.wording_metrics(texts.before, texts.after)
-    counted = self._state.log.counts()
-    self.ledger.commit(events)
-    events = [*await self._memo(step), *await self._evolve(step)]
-    metrics |= self._totals(events)
+    begun = next(self.ledger.store.events(uid=f"windows/{step}"), None)
+    if begun is None:
+      metrics, counted = await self._take_in(step, groups)
+    else:
+      metrics, counted = begun.payload["metrics"], begun.payload["counted"]
+    events = await self._memo(step)
+    failpoint("report/remembered")
+    events += await self._evolve(step)
+    failpoint("report/evolved")
+    metrics = metrics | self._totals(events)
     reported = Event(
       uid=f"reported/{step}",
       step=step,
@@ -87,6 +85,39 @@ class Reporter:
     )
     self.ledger.commit([*events, reported])
     return metrics
+
+  async def _take_in(
+    self, step: int, groups: Sequence[GradedGroup]
+  ) -> tuple[Metrics, dict[str, int]]:
+    """The first commit: windows, cases, repairs.
+
+    Returns:
+      The metrics so far, and how much of the step's log went into them.
+    """
+    windows = self._windows(step, groups)
+    metrics: Metrics = {"pool/evicted": len(windows.payload["evicted"])}
+    metrics["pool/requeued"] = len(windows.payload["requeued"])
+    events: list[Event] = []
+    repairs: list[Repair] = []
+    if self.refereeing is not None:
+      review = await self.refereeing.review(groups)
+      failpoint("report/refereed")
+      repairs, queued = await self._repair(review)
+      failpoint("report/repaired")
+      metrics |= await self._case_metrics(groups, review, repairs)
+      events += case_events(
+        step, review.cases, repairs, queued=queued, means=_means(groups)
+      )
+    # No await from here to the commit: what the background finishes later is
+    # counted by the next report.
+    texts = _Texts.of(self._state).plus(repairs)
+    metrics |= step_metrics.judge_metrics(self._state.log.judged)
+    metrics |= step_metrics.admission_metrics(self._state.log)
+    metrics |= step_metrics.wording_metrics(texts.before, texts.after)
+    counted = self._state.log.counts()
+    payload = {**windows.payload, "metrics": metrics, "counted": counted}
+    self.ledger.commit([dataclasses.replace(windows, payload=payload), *events])
+    return metrics, counted
 
   def _windows(self, step: int, groups: Sequence[GradedGroup]) -> Event:
     """Scores for the pool's windows, and which tasks leave or return."""
@@ -147,10 +178,8 @@ class Reporter:
       return [], set()
     able = [case for case in review.cases if self._current(case)]
     chosen = largest_disagreements(able, self.config.patch.cases_per_step)
-    repairs = await asyncio.gather(
-      *(self.patching.repair(case) for case in chosen)
-    )
-    return list(repairs), {case.case_id for case in chosen}
+    repairs = await together(self.patching.repair(case) for case in chosen)
+    return repairs, {case.case_id for case in chosen}
 
   def _current(self, case: ExploitCase) -> bool:
     """Whether the case's rubric is still the task's and may still grow."""
@@ -158,53 +187,6 @@ class Reporter:
     task = self._state.pool.get(case.task.task_id) or case.task
     same = task.rubric.version == case.task.rubric.version
     return same and self.patching.repairable(task)
-
-  def _case_events(
-    self,
-    step: int,
-    groups: Sequence[GradedGroup],
-    review: Review,
-    repairs: Sequence[Repair],
-    queued: set[str],
-  ) -> list[Event]:
-    """Cases, then each repair with the cases it opened and its seal."""
-    means = {g.task.task_id: mean_of(scores_of(g.answers)) for g in groups}
-    events = [_case_event(c, c.case_id in queued) for c in review.cases]
-    for repair in repairs:
-      opened = {case.case_id for case in repair.cases}
-      patched = {patch.case_id for patch in repair.patches}
-      events += [_case_event(c, c.case_id in patched) for c in repair.cases]
-      task = None
-      for patch in repair.patches:
-        if patch.after is not None:
-          # The task as of the last accepted round; the rounds share one event
-          # batch, so no serving can come between them.
-          task = repair.task
-        events.append(
-          Event(
-            uid=f"patch/{patch.case_id}/{patch.round}",
-            step=step,
-            kind="patch",
-            payload={
-              "patch": to_json(patch),
-              "task": to_json(task) if patch.after else None,
-              "source": "re_attack" if patch.case_id in opened else "on_policy",
-              "decisions": step_metrics.rejection_counts(patch.items),
-              "group_mean": means.get(patch.task_id),
-            },
-          )
-        )
-      if repair.sealed is not None:
-        name = repair.task.task_id
-        events.append(
-          Event(
-            uid=f"sealed/{name}/{repair.sealed}",
-            step=step,
-            kind="sealed",
-            payload={"task_id": name, "version": repair.sealed},
-          )
-        )
-    return events
 
   async def _case_metrics(
     self,
@@ -223,14 +205,10 @@ class Reporter:
     by_task = {group.task.task_id: group for group in groups}
     rescored = []
     if self.patching is not None:
-      found = await asyncio.gather(
-        *(
-          self.patching.rescore(
-            by_task[repair.task.task_id], repair.task.rubric
-          )
-          for repair in repairs
-          if any(patch.after for patch in repair.patches)
-        )
+      found = await together(
+        self.patching.rescore(by_task[repair.task.task_id], repair.task.rubric)
+        for repair in repairs
+        if any(patch.after for patch in repair.patches)
       )
       rescored = [pair for pair in found if pair is not None]
     metrics |= step_metrics.patch_metrics(
@@ -243,7 +221,7 @@ class Reporter:
   ) -> list[tuple[float, float]]:
     """Tasks served for the first time after their first patch."""
     first = self._state.first_patch
-    means = {g.task.task_id: mean_of(scores_of(g.answers)) for g in groups}
+    means = _means(groups)
     return [
       (first[name], mean)
       for name, mean in means.items()
@@ -260,48 +238,26 @@ class Reporter:
       probes,
       exploits=self._evidence(),
       patches=state.patches,
+      ordered=state.ordered_memos,
       op=f"memo/{step}",
     )
     if change is None:
       return []
-    return [
-      Event(
-        uid=f"memo/{step}",
-        step=step,
-        kind="memo",
-        payload={
-          "state": to_json(change.state),
-          "probes": len(probes),
-          "decision": change.decision,
-          "failure": change.failure,
-        },
-      )
-    ]
+    return memo_events(step, change, probes=len(probes))
 
   async def _evolve(self, step: int) -> list[Event]:
     state = self._state
     if self.evolution is None or not self.evolution.due(state.reports + 1):
       return []
-    current = state.guidance[-1]
+    # What the background probes meanwhile is for the next round.
+    probes = len(state.leads)
     made = await self.evolution.evolve(
       state.samples, self._material(), op=f"evolve/{step}"
     )
     if isinstance(made, ChatError):
-      return []
-    return [
-      Event(
-        uid=f"guidance/{current.version + 1}",
-        step=step,
-        kind="guidance",
-        payload={
-          "version": current.version + 1,
-          "proposer": made.proposer,
-          "generator": made.generator,
-          "summary": made.summary,
-          "snapshot": made.snapshot,
-        },
-      )
-    ]
+      return [failure_event(step, "meta_optimizer", made)]
+    version = state.next_guidance(made.proposer, made.generator)
+    return [guidance_event(step, version, made, probes=probes)]
 
   def _material(self) -> Material:
     state = self._state
@@ -333,14 +289,14 @@ class Reporter:
     )
 
   def _hackability(self) -> str:
-    """What the adversary reached at admission; "" without probes."""
-    probes = [a for a in self._state.log.admissions if a["lead"] is not None]
-    if not probes:
+    """The adversary at admission since the latest guidance; "" unprobed."""
+    leads = self._state.leads
+    if not leads:
       return ""
-    wins = sum(a["lead"] > 0 for a in probes) / len(probes)
-    lead = sum(a["lead"] for a in probes) / len(probes)
+    wins = sum(lead > 0 for lead in leads) / len(leads)
+    lead = sum(leads) / len(leads)
     return (
-      f"{len(probes)} probes of new tasks: mean lead of the exploit answer"
+      f"{len(leads)} probes of new tasks: mean lead of the exploit answer"
       f" {lead:+.3f}, ahead of the honest answer in {wins:.0%}."
     )
 
@@ -353,7 +309,11 @@ class Reporter:
       "pool/replay": len(state.pool.replay),
       "pool/served_replay": state.log.replayed,
       "pool/waiting": len(state.orders),
-      "guidance/version": state.guidance[-1].version + len(evolved),
+      "guidance/version": (
+        evolved[-1].payload["version"]
+        if evolved
+        else state.guidance[-1].version
+      ),
     }
     if state.solver_mean is not None:
       metrics["solver/mean"] = state.solver_mean
@@ -394,10 +354,5 @@ class _Texts:
     return _Texts(before=tuple(before), after=tuple(after))
 
 
-def _case_event(case: ExploitCase, queued: bool) -> Event:
-  return Event(
-    uid=f"case/{case.case_id}",
-    step=case.step,
-    kind="case",
-    payload={"case": to_json(case), "queued": queued},
-  )
+def _means(groups: Sequence[GradedGroup]) -> dict[str, float | None]:
+  return {g.task.task_id: mean_of(scores_of(g.answers)) for g in groups}

@@ -13,9 +13,9 @@ from typing import Any, Final
 from varl_jax.config import Config
 from varl_jax.rubrics import shape
 from varl_jax.service.assessment import Tally, mean_of
+from varl_jax.service.event_log import Event
 from varl_jax.service.memo import MemoState
 from varl_jax.service.pool import Pool
-from varl_jax.service.store import Event
 from varl_jax.service.writing import Order, delivered_shape
 from varl_jax.types import Task, from_json
 
@@ -92,7 +92,11 @@ class MemoProbe:
 
 
 class ServiceState:
-  """Everything the service decides from."""
+  """Everything the service decides from.
+
+  `leads` are the adversary's at admission since the latest guidance, `samples`
+  the answers kept for the next one, `failures` the optimizers' failed calls.
+  """
 
   def __init__(self, config: Config):
     self._config = config
@@ -109,8 +113,13 @@ class ServiceState:
       maxlen=CORPUS_WINDOW
     )
     self.guidance = [Guidance()]
+    # What orders were made under, by version. Orders without a step outlive a
+    # rewind of the version that they name.
+    self.ordered_guidance: dict[int, Guidance] = {}
+    self.ordered_memos: dict[int, str] = {}
     self.train_scores: dict[int, tuple[float, int]] = {}
     self.samples: list[Mapping[str, Any]] = []
+    self.leads: list[float] = []
     self.exploits: collections.deque[dict[str, Any]] = collections.deque(
       maxlen=EVIDENCE_WINDOW
     )
@@ -123,6 +132,7 @@ class ServiceState:
     self.first_patch: dict[str, float] = {}
     self.patched: set[str] = set()
     self.reports = 0
+    self.failures: collections.Counter[str] = collections.Counter()
     self.log = StepLog()
     self._handlers = {
       "requests": self._requests,
@@ -135,6 +145,7 @@ class ServiceState:
       "sealed": self._sealed,
       "guidance": self._guidance,
       "memo": self._memo,
+      "failure": self._failure,
       "reported": self._reported,
     }
 
@@ -152,8 +163,24 @@ class ServiceState:
     total, count = self.train_scores.get(version, (0.0, 0))
     return total / count if count else None
 
+  def next_guidance(self, proposer: str, generator: str) -> int:
+    """The number of new guidance; never one that names another text.
+
+    A version that was rewound keeps its number where orders were made under
+    it, and gets it back when the same text comes again.
+    """
+    number = self.guidance[-1].version + 1
+    while known := self.ordered_guidance.get(number):
+      if (known.proposer, known.generator) == (proposer, generator):
+        break
+      number += 1
+    return number
+
   def _requests(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.batches += 1
+    guidance, memo = Guidance(**payload["guidance"]), payload["memo"]
+    self.ordered_guidance[guidance.version] = guidance
+    self.ordered_memos[memo["version"]] = memo["text"]
     for data in payload["orders"]:
       order = Order(**data)
       self.orders[order.task_id] = order
@@ -182,6 +209,7 @@ class ServiceState:
       after = [criterion.text for criterion in task.rubric.criteria]
       self.log.rewritten.append((before, after))
     if admission["lead"] is not None:
+      self.leads.append(admission["lead"])
       self.memo_probes.append(
         MemoProbe(
           memo=task.memo_version,
@@ -278,6 +306,10 @@ class ServiceState:
         summary=payload["summary"],
       )
     )
+    del self.leads[: payload["probes"]]
+
+  def _failure(self, step: int | None, payload: Mapping[str, Any]) -> None:
+    self.failures[payload["role"]] += 1
 
   def _memo(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.memo = from_json(MemoState, payload["state"])

@@ -14,13 +14,15 @@ from typing import Final
 
 from varl_jax.config import Config
 from varl_jax.llm.seeds import derive_seed
+from varl_jax.llm.together import together
 from varl_jax.rubrics.shape import request_shape
 from varl_jax.service.admission import Admitter, admission_record
 from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.event_log import Event
+from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.pool import shortfall
 from varl_jax.service.state import ServiceState, written_payload
-from varl_jax.service.store import Event
 from varl_jax.service.writing import Order, Writer
 from varl_jax.types import to_json
 
@@ -62,22 +64,28 @@ class Supply:
     """Makes sure that a batch of `count` can be served.
 
     Raises:
-      ServiceFailure: requests kept failing.
+      ServiceFailure: a model is of no more use, here or in the background; all
+        work has ended, and its orders stay open.
     """
-    if self._config.admission.barrier:
-      await self._provide_inside(step, count)
-    else:
-      await self._provide_behind(count)
+    try:
+      if self._config.admission.barrier:
+        await self._provide_inside(step, count)
+      else:
+        await self._provide_behind(count)
+    except BaseException:
+      await self.stop()
+      raise
 
   def prepare(self, count: int) -> None:
     """Starts on the next batch, unless everything happens inside the step."""
     if self._config.admission.barrier:
       return
     if self._ordering is not None and self._ordering.done():
-      self._ordering.result()
-      self._ordering = None
+      ordering, self._ordering = self._ordering, None
+      ordering.result()
     if self._ordering is None:
       self._ordering = asyncio.create_task(self._launch(count))
+      self._ordering.add_done_callback(self._halt)
 
   async def stop(self) -> None:
     """Cancels the work in the background; its orders stay open."""
@@ -112,7 +120,7 @@ class Supply:
       if not orders:
         break
       self._ledger.commit(
-        await asyncio.gather(*(self._made(o, step=step) for o in orders))
+        await together(self._made(order, step=step) for order in orders)
       )
 
   async def _provide_behind(self, count: int) -> None:
@@ -125,8 +133,10 @@ class Supply:
       if barren == WAVES or len(dropped) >= most_dropped:
         return
       if self._ordering is not None:
+        await asyncio.wait([self._ordering])
+        self._collect()
         ordering, self._ordering = self._ordering, None
-        await ordering
+        ordering.result()
       else:
         await self._launch(count)
       barren = 0 if self._jobs else barren + 1
@@ -144,16 +154,31 @@ class Supply:
     for order in list(self._state.orders.values()):
       if order.task_id not in self._jobs:
         job = asyncio.create_task(self._job(order))
+        job.add_done_callback(self._halt)
         self._jobs[order.task_id] = job
 
   async def _job(self, order: Order) -> None:
     self._ledger.commit([await self._made(order, step=None)])
 
+  def _halt(self, ended: asyncio.Task[None]) -> None:
+    """Cancels what else is going on once a part of it failed.
+
+    What stops one call (a used-up quota, a full disk) stops them all. The error
+    is raised by the next `provide`.
+    """
+    if ended.cancelled() or ended.exception() is None:
+      return
+    for task in (*self._jobs.values(), self._ordering):
+      if task is not None and not task.done():
+        task.cancel()
+
   def _collect(self) -> None:
     """Forgets finished jobs; the error of a failed one is raised."""
     done = [name for name, job in self._jobs.items() if job.done()]
-    for name in done:
-      self._jobs.pop(name).result()
+    # Cancelled ones have left their orders open.
+    ended = [job for n in done if not (job := self._jobs.pop(n)).cancelled()]
+    for job in ended:
+      job.result()
 
   async def _order(self, count: int, *, step: int | None) -> None:
     """Has requests proposed and records them as open orders."""
@@ -162,6 +187,7 @@ class Supply:
     requests = await self._writer.propose(
       count, batch=state.batches, guidance=guidance.proposer
     )
+    failpoint("supply/proposed")
     orders = []
     for number, request in enumerate(requests, state.next_task):
       task_id = f"t{number:06d}"
@@ -186,7 +212,11 @@ class Supply:
           uid=f"requests/{state.batches}",
           step=step,
           kind="requests",
-          payload={"orders": [dataclasses.asdict(o) for o in orders]},
+          payload={
+            "orders": [dataclasses.asdict(order) for order in orders],
+            "guidance": dataclasses.asdict(guidance),
+            "memo": {"version": memo.current, "text": memo.text},
+          },
         )
       ]
     )
@@ -196,13 +226,15 @@ class Supply:
     async with self._limit:
       written = await self._writer.write(
         order,
-        guidance=_guidance_text(self._state, order.guidance),
-        memo=_memo_text(self._state, order.memo),
+        guidance=self._state.ordered_guidance[order.guidance].generator,
+        memo=self._state.ordered_memos[order.memo],
       )
+      failpoint("supply/written")
       task, record = written.task, None
       if task is not None and self._admitter is not None:
         admission = await self._admitter.admit(task)
         task, record = admission.task, admission_record(admission)
+        failpoint("supply/admitted")
     payload = written_payload(
       order.task_id,
       task=None if task is None else to_json(task),
@@ -243,15 +275,3 @@ def _why(dropped: Sequence[str]) -> str:
   if not dropped:
     return "no usable requests came from the proposer"
   return f"{len(dropped)} requests were dropped, the last for: {dropped[-1]}"
-
-
-def _guidance_text(state: ServiceState, number: int) -> str:
-  """The generator's guidance of a version, the latest if it was rewound."""
-  known = [g.generator for g in state.guidance if g.version == number]
-  return known[0] if known else state.guidance[-1].generator
-
-
-def _memo_text(state: ServiceState, number: int) -> str:
-  """The memo of a version, the one in use if it was rewound."""
-  known = [v.text for v in state.memo.versions if v.number == number]
-  return known[0] if known else state.memo.text

@@ -4,24 +4,40 @@ How many positive criteria to write and whether to add a negative is drawn per
 request from `rubrics.shape`; a task that breaks the rules of
 `rubrics.validation` is asked for again under a new name, `RETRIES` times, and
 then dropped and counted.
+
+With a source of passages, each call of the proposer starts from one of its own
+and writes fewer requests, so that they do not crowd around one page; the
+generator gets the passages found for its request. The names of all of them stay
+with the task. A request whose passages could not be searched is dropped: a task
+written from memory would pass for one that is grounded.
 """
 
-import asyncio
 import dataclasses
+import random
+from collections.abc import Sequence
 from typing import Final
 
 from varl_jax.llm.chat import ChatError
+from varl_jax.llm.seeds import derive_seed
+from varl_jax.llm.together import together
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.proposer import Proposer, Request
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.rubrics.shape import RED_TEAM_COUNTS, Shape
 from varl_jax.rubrics.validation import rubric_problems
 from varl_jax.service.admission import check_problems
-from varl_jax.service.calls import attempt
+from varl_jax.service.calls import ServiceFailure, attempt
+from varl_jax.service.passages import (
+  Passage,
+  PassageError,
+  PassageSource,
+  passage_text,
+)
 from varl_jax.types import Criterion, Message, Rubric, Task
 
 RETRIES: Final = 3
 PROPOSALS_PER_CALL: Final = 16
+PROPOSALS_PER_PASSAGE: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,6 +54,7 @@ class Order:
     solver_mean: the solver's rolling mean score, None before the first.
     guidance: version of the guidance.
     memo: version of the memo.
+    seed_passage: name of the passage the request was started from.
   """
 
   task_id: str
@@ -49,6 +66,7 @@ class Order:
   solver_mean: float | None
   guidance: int
   memo: int
+  seed_passage: str = ""
 
   @property
   def shape(self) -> Shape:
@@ -63,7 +81,8 @@ class Written:
   Attributes:
     task: the task.
     attempts: calls made.
-    rejected: a word for each failed attempt: `invalid` or the call's failure.
+    rejected: a word for each failed attempt: `invalid`, `passages`, or the
+      call's failure.
     problem: what was wrong with the last one.
   """
 
@@ -84,6 +103,7 @@ class Writer:
     verifiers: their description for the prompt.
     description: of the target benchmark, for the proposer.
     seed: the run's seed.
+    source: of passages, None to write without them.
   """
 
   proposer: Proposer
@@ -92,25 +112,35 @@ class Writer:
   verifiers: str
   description: str
   seed: int
+  source: PassageSource | None = None
+
+  @property
+  def _per_call(self) -> int:
+    return PROPOSALS_PER_PASSAGE if self.source else PROPOSALS_PER_CALL
 
   async def propose(
     self, count: int, *, batch: int, guidance: str
   ) -> list[Request]:
-    """At most `count` requests; fewer when replies fail or fall short."""
+    """At most `count` requests; fewer when replies fail or fall short.
+
+    Raises:
+      ServiceFailure: there is a source of passages and it cannot be read.
+    """
     calls = [
       self._propose(
-        min(PROPOSALS_PER_CALL, count - first),
+        min(self._per_call, count - first),
         op=f"propose/{batch}/{index}",
         guidance=guidance,
       )
-      for index, first in enumerate(range(0, count, PROPOSALS_PER_CALL))
+      for index, first in enumerate(range(0, count, self._per_call))
     ]
-    found = await asyncio.gather(*calls)
+    found = await together(calls)
     return [request for some in found for request in some]
 
   async def _propose(
     self, count: int, *, op: str, guidance: str
   ) -> tuple[Request, ...]:
+    seed = self._seed_passage(op)
     for number in range(1 + RETRIES):
       name = f"{op}/{number}"
       reply = await attempt(
@@ -118,16 +148,48 @@ class Writer:
           description=self.description,
           count=count,
           guidance=guidance,
+          passage=passage_text([seed]) if seed else "",
           op=name,
           seed=self.seed,
         )
       )
       if not isinstance(reply, ChatError):
-        return tuple(reply[:count])
+        source = seed.name if seed else ""
+        return tuple(
+          dataclasses.replace(request, seed_passage=source)
+          for request in reply[:count]
+        )
     return ()
+
+  def _seed_passage(self, op: str) -> Passage | None:
+    if self.source is None:
+      return None
+    rng = random.Random(derive_seed(self.seed, op))
+    try:
+      return self.source.seed_passage(rng)
+    except PassageError as error:
+      raise ServiceFailure(
+        f"No seed passage can be read ({error}); mend that and resume the run."
+      ) from error
 
   async def write(self, order: Order, *, guidance: str, memo: str) -> Written:
     """Writes the task of an order."""
+    try:
+      found = await self.source.passages(order.request) if self.source else ()
+    except PassageError as error:
+      return Written(
+        task=None, attempts=0, rejected=("passages",), problem=str(error)
+      )
+    return await self._write(order, found, guidance=guidance, memo=memo)
+
+  async def _write(
+    self,
+    order: Order,
+    found: Sequence[Passage],
+    *,
+    guidance: str,
+    memo: str,
+  ) -> Written:
     rejected: list[str] = []
     problem = ""
     for number in range(1 + RETRIES):
@@ -144,6 +206,7 @@ class Writer:
           solver_mean=order.solver_mean,
           guidance=guidance,
           memo=memo,
+          passages=passage_text(found),
           verifiers=self.verifiers,
           op=op,
           seed=self.seed,
@@ -156,7 +219,10 @@ class Writer:
       rubric = Rubric(criteria=tuple(reply.criteria))
       problems = self._problems(reply.question, rubric, order)
       if not problems:
-        task = _task(order, reply.question, reply.use_case, rubric)
+        task = dataclasses.replace(
+          _task(order, reply.question, reply.use_case, rubric),
+          passages=_names(order, found),
+        )
         return Written(task=task, attempts=number + 1, rejected=tuple(rejected))
       rejected.append("invalid")
       problem = problems[0]
@@ -183,6 +249,12 @@ def delivered_shape(criteria: tuple[Criterion, ...]) -> Shape:
   """Counts criteria by sign."""
   positives = sum(criterion.points > 0 for criterion in criteria)
   return Shape(positives=positives, negatives=len(criteria) - positives)
+
+
+def _names(order: Order, found: Sequence[Passage]) -> tuple[str, ...]:
+  """The seed first, then what was found, each once."""
+  seed = [order.seed_passage] if order.seed_passage else []
+  return tuple(dict.fromkeys([*seed, *(passage.name for passage in found)]))
 
 
 def _task(order: Order, question: str, use_case: str, rubric: Rubric) -> Task:

@@ -1,0 +1,147 @@
+"""The models behind the roles: the endpoints of a config, or the domain's own.
+
+Calls to endpoints are written to a journal, so that a run which goes on pays
+for none twice, and counted by role.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import pathlib
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from varl_jax.config import Config, ConfigError, EndpointConfig
+from varl_jax.llm.chat import ChatModel
+from varl_jax.llm.journal import Journal, JournaledChat
+from varl_jax.llm.openai_chat import make_chat
+
+JOURNAL: Final = "calls.sqlite"
+# Validation asks from the trainer's process, and one file has one owner.
+VALIDATION_JOURNAL: Final = "validation_calls.sqlite"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FrozenModels:
+  """The models of a run.
+
+  Attributes:
+    chat: fills the roles.
+    judge: fills the judge's; often the same.
+    endpoints: those of the two that are behind a server.
+  """
+
+  chat: ChatModel
+  judge: ChatModel
+  endpoints: tuple[JournaledChat, ...] = ()
+
+  def usage(self) -> dict[str, float]:
+    """Totals so far.
+
+    Returns:
+      `calls/ROLE/...`, the counts of `llm.usage.Usage.numbers` (`cost` in US
+      dollars); `calls/cost` over all roles and `calls/journaled`, calls that
+      the journal answered. Nothing without endpoints.
+    """
+    return total_usage(self.endpoints)
+
+
+def total_usage(endpoints: Sequence[JournaledChat]) -> dict[str, float]:
+  """See `FrozenModels.usage`."""
+  totals: dict[str, float] = collections.defaultdict(float)
+  for endpoint in endpoints:
+    totals["calls/journaled"] += endpoint.answered
+    for role, numbers in endpoint.usage().items():
+      totals["calls/cost"] += numbers["cost"]
+      for name, number in numbers.items():
+        totals[f"calls/{role}/{name}"] += number
+  return dict(totals)
+
+
+def open_models(
+  config: Config,
+  own: ChatModel | None,
+  folder: pathlib.Path,
+  *,
+  notify: Callable[[str], None],
+  stack: contextlib.ExitStack,
+) -> FrozenModels:
+  """Opens the models of the roles and the judge.
+
+  Args:
+    config: the run's settings; `endpoints` says which servers.
+    own: the domain's own model, which an endpoint replaces.
+    folder: of the journal.
+    notify: told when a server is away, and when it is back.
+    stack: closes the journal.
+
+  Raises:
+    ConfigError: no model fills the roles, or an endpoint cannot be used.
+    JournalError: the journal cannot be used.
+  """
+  settings = config.endpoints
+  opener = _Opener(config, folder / JOURNAL, notify=notify, stack=stack)
+  chat = opener.open(settings.roles) if settings.roles.model else own
+  if chat is None:
+    raise ConfigError(
+      f"Domain {config.domain!r} has no model of its own; name one by"
+      " endpoints.roles.model."
+    )
+  judge = opener.open(settings.judge) if settings.judge.model else chat
+  return FrozenModels(chat=chat, judge=judge, endpoints=tuple(opener.opened))
+
+
+def open_validation_judge(
+  config: Config,
+  folder: pathlib.Path,
+  *,
+  notify: Callable[[str], None],
+  stack: contextlib.ExitStack,
+) -> JournaledChat | None:
+  """The judge of held-out tasks; None when the domain's own model judges.
+
+  Raises:
+    ConfigError: the endpoint cannot be used.
+    JournalError: the journal cannot be used.
+  """
+  settings = config.endpoints
+  endpoint = settings.judge if settings.judge.model else settings.roles
+  if not endpoint.model:
+    return None
+  opener = _Opener(
+    config, folder / VALIDATION_JOURNAL, notify=notify, stack=stack
+  )
+  return opener.open(endpoint)
+
+
+class _Opener:
+  """Opens endpoints on one journal, which is made for the first."""
+
+  def __init__(
+    self,
+    config: Config,
+    path: pathlib.Path,
+    *,
+    notify: Callable[[str], None],
+    stack: contextlib.ExitStack,
+  ):
+    self._config = config
+    self._path = path
+    self._notify = notify
+    self._stack = stack
+    self._journal: Journal | None = None
+    self.opened: list[JournaledChat] = []
+
+  def open(self, endpoint: EndpointConfig) -> JournaledChat:
+    """A model whose finished calls are kept."""
+    if self._journal is None:
+      self._journal = self._stack.enter_context(Journal(self._path))
+    chat = make_chat(
+      endpoint,
+      journal=self._journal,
+      run_seed=self._config.seed,
+      notify=self._notify,
+    )
+    assert isinstance(chat, JournaledChat)
+    self.opened.append(chat)
+    return chat

@@ -1,0 +1,43 @@
+"""What the trainer asks of its partners; loads neither side."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from varl_jax.types import GradedGroup, Rollout, Task
+
+
+class Service(Protocol):
+  """A generation service, in a thread of this process or behind HTTP.
+
+  A call that is repeated within its step gives the recorded result. Each may
+  raise `ServiceFailure` or `StoreError`.
+  """
+
+  def poll(self, step: int, count: int) -> list[Task]: ...
+
+  def grade(
+    self, step: int, groups: list[tuple[Task, list[Rollout]]]
+  ) -> list[GradedGroup]: ...
+
+  def report(
+    self, step: int, groups: list[GradedGroup]
+  ) -> dict[str, float]: ...
+
+  def measures(self, step: int) -> dict[str, float]:
+    """What the service measured of itself in the step; no result of it."""
+    ...
+
+  def event_number(self) -> int: ...
+
+  def rewind(self, seq: int) -> None: ...
+
+
+class Validator(Protocol):
+  """Held-out tasks and how answers to them are scored."""
+
+  @property
+  def tasks(self) -> list[Task]: ...
+
+  def score(
+    self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
+  ) -> dict[str, float]: ...

@@ -1,0 +1,172 @@
+"""Puts the generation service of a config together; loads no jax.
+
+endpoints -> chat models (journal) -> roles --+
+domain -> checks (process pool) --------------+-> service -> HostedService
+service.store_env -> store -------------------+
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from varl_jax.config import Config, ConfigError
+from varl_jax.domains import Domain, load_domain
+from varl_jax.frozen_models import open_models
+from varl_jax.methods import METHODS
+from varl_jax.roles.bundle import make_roles
+from varl_jax.run_folder import RunError, check_claim, claim, run_id
+from varl_jax.service import http_process
+from varl_jax.service.hosting import HostedService, Notices
+from varl_jax.service.http_server import Door, make_app
+from varl_jax.service.store import Store
+
+STORE: Final = "service.sqlite"
+OWNER: Final = "service_owner"
+
+
+def make_service(
+  config: Config, domain: Domain, path: pathlib.Path, *, notices: Notices
+) -> HostedService:
+  """Opens the generation service of the config's method.
+
+  Args:
+    config: the run's settings.
+    domain: what `config.domain` names.
+    path: of the store; the journal of calls lies beside it. A PostgreSQL
+      store needs the folder alone.
+    notices: told when a model's server is away, and when it is back.
+
+  Raises:
+    ConfigError: no such method, or no model for the roles.
+    PromptError: the domain's prompts cannot be loaded.
+    StoreError: the store is in use or damaged.
+    JournalError: the journal of calls is.
+  """
+  if config.method.name not in METHODS:
+    raise ConfigError(
+      f"Unknown method {config.method.name!r}; choose {', '.join(METHODS)}."
+    )
+  described = dataclasses.replace(
+    config, description=config.description or domain.description
+  )
+  with contextlib.ExitStack() as stack:
+    store = stack.enter_context(contextlib.closing(make_store(config, path)))
+    models = open_models(
+      config, domain.chat, path.parent, notify=notices.say, stack=stack
+    )
+    roles = make_roles(
+      models.chat,
+      config.domain,
+      config.judge,
+      domain.checks,
+      judge_chat=models.judge,
+      registry=domain.registry,
+    )
+    stack.callback(roles.close)
+    service = METHODS[config.method.name](
+      described,
+      roles=roles,
+      store=store,
+      checks=domain.checks,
+      verifiers=domain.verifiers,
+      reference=domain.reference,
+    )
+    return HostedService(
+      service,
+      notices=notices,
+      meter=models.usage,
+      canary=config.judge.canary,
+      closing=stack.pop_all(),
+    )
+
+
+def make_store(config: Config, path: pathlib.Path) -> Any:
+  """The store that `service.store_env` asks for, by default a file.
+
+  In a database the run goes by the name in its folder's `run_id`, so that a
+  folder never finds another's state there.
+
+  Raises:
+    ConfigError: the variable is not set.
+    StoreError: the store is in use or damaged.
+  """
+  name = config.service.store_env
+  if not name:
+    return Store(path)
+  address = os.environ.get(name, "")
+  if not address:
+    raise ConfigError(
+      f"service.store_env names {name}, which is not set; give it a PostgreSQL"
+      " address, or leave service.store_env empty."
+    )
+  from varl_jax.service.postgres_store import PostgresStore
+
+  return PostgresStore(address, run=f"{config.name}-{run_id(path.parent)}")
+
+
+def serve(
+  config: Config, workdir: pathlib.Path, *, host: str, port: int
+) -> int:
+  """Serves the config's service over HTTP until a signal comes.
+
+  Returns:
+    The process's exit code.
+
+  Raises:
+    RunError: the folder is another run's, the address cannot be used, or the
+      extra is missing.
+    ConfigError, PromptError, StoreError, JournalError: see `make_service`.
+  """
+  secret = token(config)
+  try:
+    http_process.check_exposure(
+      host, secret, token_env=config.service.token_env
+    )
+    check_claim(config, workdir)
+    domain = load_domain(config)
+    workdir.mkdir(parents=True, exist_ok=True)
+    notices = Notices(lambda sentence: print(sentence, file=sys.stderr))
+    with contextlib.ExitStack() as stack:
+      listening = stack.enter_context(http_process.listen(host, port))
+      hosted = make_service(config, domain, workdir / STORE, notices=notices)
+      stack.enter_context(contextlib.closing(hosted))
+      check_claim(config, workdir)
+      claim(config, workdir)
+      door = Door(
+        fingerprint=config.fingerprint(),
+        token=secret,
+        owner=workdir / OWNER,
+      )
+      url = http_process.address(listening)
+      server = http_process.make_server(
+        make_app(hosted, door=door),
+        ready=lambda: print(f"Serving {config.name} at {url}", flush=True),
+      )
+      http_process.serve_until_signal(server, listening)
+  except http_process.ListenError as error:
+    raise RunError(str(error)) from error
+  except ModuleNotFoundError as error:
+    raise RunError(
+      f"{error.name} is not installed; pip install -e '.[server]'."
+    ) from error
+  print("Stopped, state saved. The same command goes on from here.")
+  return 0
+
+
+def token(config: Config, environment: Mapping[str, str] = os.environ) -> str:
+  """The token of the service, "" for none.
+
+  Raises:
+    ConfigError: it cannot be sent in a header.
+  """
+  found = environment.get(config.service.token_env, "")
+  if not (found.isascii() and found.isprintable() and " " not in found):
+    raise ConfigError(
+      f"The token in {config.service.token_env} has characters that no header"
+      " carries; use letters and digits."
+    )
+  return found
