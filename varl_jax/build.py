@@ -35,15 +35,16 @@ from varl_jax.models.loading import load_model
 from varl_jax.models.registry import make_model
 from varl_jax.prompts.loader import PromptError, load_prompts
 from varl_jax.protocols import Validator
-from varl_jax.report import ReportError, write_history, write_report
+from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
 from varl_jax.rl.train_step import Learner
 from varl_jax.rollouts import RolloutWorker
 from varl_jax.run_folder import RunError, check_claim, claim, lock, run_id
 from varl_jax.sampling.policy_sampler import PolicySampler
+from varl_jax.service import evidence
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
-from varl_jax.service.store import StoreError
+from varl_jax.service.store import Store, StoreError
 from varl_jax.trainer import Trainer, TrainingFailure
 
 DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
@@ -202,6 +203,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
   start = checkpoints.latest() or 0
   if start >= config.train.steps:
     print(f"{workdir} has done its {start} steps; raise train.steps to go on.")
+    _complete_history(config, domain, workdir)
     print(f"Report: {write_report(workdir)}")
     return DONE
   policy = make_policy(config)
@@ -209,10 +211,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
   with contextlib.ExitStack() as stack:
     # Locks come first: what follows writes into the folder.
     stack.enter_context(lock(workdir))
-    if config.service.url:
-      service = connect(config, workdir)
-    else:
-      service = make_service(config, domain, workdir / "service.sqlite")
+    service = _open_service(config, domain, workdir)
     stack.enter_context(contextlib.closing(service))
     check_claim(config, workdir)
     claim(config, workdir)
@@ -261,18 +260,46 @@ def _validation(
   return validator, lambda: total_usage([] if judge is None else [judge])
 
 
+def _open_service(
+  config: Config, domain: Domain, workdir: pathlib.Path
+) -> HostedService | HttpService:
+  if config.service.url:
+    return connect(config, workdir)
+  return make_service(config, domain, workdir / serving.STORE)
+
+
+def _complete_history(
+  config: Config, domain: Domain, workdir: pathlib.Path
+) -> None:
+  """Leaves what a run that was killed after its last step has not left."""
+  path = workdir / serving.STORE
+  if path.is_file():
+    with contextlib.closing(Store(path, read_only=True)) as store:
+      evidence.export_evidence(store, workdir / EVIDENCE)
+    return
+  try:
+    with contextlib.closing(_open_service(config, domain, workdir)) as service:
+      keep_history(service, workdir)
+  except RunError as error:
+    _say_stale(error)
+
+
+def _say_stale(error: Exception) -> None:
+  print(
+    f"varl_jax: The report lacks the newest cases: {error}", file=sys.stderr
+  )
+
+
 def keep_history(
   service: HostedService | HttpService, workdir: pathlib.Path
 ) -> None:
   """Leaves in the folder what reports tell of the service."""
   try:
-    service.export_evidence(workdir / "evidence.jsonl")
-    if not (workdir / "service.sqlite").exists():
+    service.export_evidence(workdir / EVIDENCE)
+    if not (workdir / serving.STORE).exists():
       write_history(workdir, service.history(limit=0))
   except ServiceFailure as error:
-    print(
-      f"varl_jax: The report lacks the newest cases: {error}", file=sys.stderr
-    )
+    _say_stale(error)
 
 
 def _notices() -> Notices:

@@ -16,6 +16,8 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from varl_jax.service.failpoints import failpoint
+
 # Left behind by a save or a removal that was cut short.
 _UNFINISHED = re.compile(r"\d+\.(orbax-checkpoint-tmp.*|removed)")
 # What Orbax and TensorStore raise for disk trouble, bad trees and bad files.
@@ -106,6 +108,7 @@ class Checkpoints:
         f"Could not save the checkpoint of step {step} in {self.folder}:"
         f" {_reason(error)}."
       ) from error
+    failpoint("checkpoint/written")
     if step not in self.steps():
       raise CheckpointError(
         f"The checkpoint of step {step} in {self.folder} is incomplete after"

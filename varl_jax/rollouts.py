@@ -54,7 +54,11 @@ class RolloutWorker:
       One group a task whose prompt fits, in order.
     """
     prompts = [
-      tuple(self.tokenizer.encode_chat((self.system, *task.prompt)))
+      tuple(
+        self.tokenizer.encode_chat(
+          (self.system, *task.prompt), reasoning=self.reasoning
+        )
+      )
       for task in tasks
     ]
     fitting = [

@@ -32,6 +32,7 @@ from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.failpoints import failpoint
 from varl_jax.step_measures import Clock, length_metrics, score_metrics
 from varl_jax.types import GradedGroup
 
@@ -121,6 +122,7 @@ class Trainer:
     clock = Clock()
     tasks = self.service.poll(step, train.tasks_per_step)
     clock.lap("poll")
+    failpoint("step/polled")
     groups = self.worker.collect(
       tasks, n=train.samples, params=state.params, step=step
     )
@@ -134,6 +136,7 @@ class Trainer:
       step, [(g.task, list(g.rollouts)) for g in groups]
     )
     clock.lap("verdicts")
+    failpoint("step/graded")
     batch, measured = self._batch(groups, graded)
     updated: dict[str, float] = {}
     if batch is not None:
@@ -144,9 +147,11 @@ class Trainer:
           " The last checkpoint is untouched."
         )
     trained = clock.lap("update")
+    failpoint("step/updated")
     reported = self.service.report(step, graded)
     reported |= self.service.measures(step)
     clock.lap("report")
+    failpoint("step/reported")
     tokens = sum(len(r.tokens) for g in groups for r in g.rollouts)
     measured |= updated | reported | clock.times()
     measured["rollout/tasks"] = len(groups)
@@ -212,6 +217,7 @@ class Trainer:
 
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.progress.update(self.metrics.write(step, measured))
+    failpoint("record/written")
 
   def _save(
     self,
@@ -222,6 +228,7 @@ class Trainer:
     pending: dict[str, float] | None = None,
   ) -> None:
     """Saves the state after a step; `pending` is its record, if not written."""
+    failpoint("checkpoint/begun")
     self.checkpoints.save(
       step,
       state,
@@ -232,6 +239,7 @@ class Trainer:
         "seed": self.config.seed,
       },
     )
+    failpoint("checkpoint/saved")
 
   def _resume(
     self, state: TrainState

@@ -18,10 +18,10 @@ from varl_jax.config import Config, MethodConfig
 from varl_jax.methods.parts import Workshop
 from varl_jax.roles.bundle import Roles
 from varl_jax.rubrics.checks import CheckRegistry
+from varl_jax.service.event_log import EventStore
 from varl_jax.service.evolution_stats import CorpusStatistics
 from varl_jax.service.generation_service import GenerationService
 from varl_jax.service.passages import PassageSource
-from varl_jax.service.store import Store
 
 GENERATION_ONLY: Final = MethodConfig(
   name="generation_only",
@@ -46,7 +46,7 @@ def _method(on: MethodConfig | None) -> Callable[..., GenerationService]:
     config: Config,
     *,
     roles: Roles,
-    store: Store,
+    store: EventStore,
     checks: CheckRegistry,
     verifiers: str = "",
     reference: CorpusStatistics | None = None,
@@ -66,7 +66,7 @@ def _method(on: MethodConfig | None) -> Callable[..., GenerationService]:
 
 
 def _assemble(
-  workshop: Workshop, store: Store, on: MethodConfig
+  workshop: Workshop, store: EventStore, on: MethodConfig
 ) -> GenerationService:
   """Puts the parts that are on together.
 

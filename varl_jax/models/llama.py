@@ -47,6 +47,7 @@ from varl_jax.models.layers import (
   rope_angles,
   rotate,
 )
+from varl_jax.models.sharding import lookup
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +236,7 @@ class Llama(nn.Module):
       in_axes=(0, nn.broadcast, nn.broadcast, nn.broadcast),  # pyright: ignore
       length=config.num_layers,
     )
-    x = jnp.take(embed, tokens, axis=0).astype(self.dtype)
+    x = lookup(embed, tokens, self.dtype)
     x = pin(x, None, decoding=cache is not None)
     x, new = layers(config, self.dtype, keep_kv, name="layers")(
       x, past, rope, lengths, step

@@ -49,6 +49,7 @@ from varl_jax.models.qwen3_5_blocks import (
   delta_axes,
 )
 from varl_jax.models.qwen3_5_shape import Qwen35Config
+from varl_jax.models.sharding import lookup
 
 
 class PromptState(NamedTuple):
@@ -150,7 +151,7 @@ class Qwen35(nn.Module):
       past = PromptAndAnswer(cache.prompt, cache.answer)
       index = jnp.arange(config.num_layers // config.interval)
       states = cache.delta
-    x = jnp.take(embed, tokens, axis=0).astype(self.dtype)
+    x = lookup(embed, tokens, self.dtype)
     x = pin(x, None, decoding=cache is not None)
     blocks = blocks(config, self.dtype, self.remat, keep, name="layers")
     (x, states), (kept, new) = blocks((x, states), past, index, context)

@@ -13,7 +13,7 @@ neither the head nor its gradient is ever gathered.
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import jax
@@ -190,15 +190,6 @@ def place(tree: Any, where: Any) -> Any:
     )
 
   return jax.tree.map(put, tree, where)
-
-
-def make_under(
-  make: Callable[..., Any], axes_tree: Any, mesh: Mesh, *args: Any
-) -> Any:
-  """`make(*args)` computed where its leaves will lie, never whole elsewhere."""
-  where = shardings(axes_tree, jax.eval_shape(make, *args), mesh)
-  with use(mesh):
-    return jax.jit(make, out_shardings=where)(*args)
 
 
 def lookup(table: jax.Array, tokens: jax.Array, dtype: Any) -> jax.Array:

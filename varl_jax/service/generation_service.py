@@ -21,6 +21,7 @@ from varl_jax.service import evidence
 from varl_jax.service.admission import Admitter
 from varl_jax.service.assessment import Assessor, score_truncated, tally
 from varl_jax.service.calls import ServiceFailure, attempt
+from varl_jax.service.event_log import EventStore
 from varl_jax.service.evolution import Evolution
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.loop import LoopLag, LoopThread
@@ -28,7 +29,7 @@ from varl_jax.service.memo_keeping import MemoKeeper
 from varl_jax.service.patching import Patching
 from varl_jax.service.refereeing import Refereeing
 from varl_jax.service.reporting import Reporter
-from varl_jax.service.store import Event, Store
+from varl_jax.service.store import Event
 from varl_jax.service.supply import Supply, served_event
 from varl_jax.service.writing import Writer
 from varl_jax.types import GradedGroup, Rollout, Task
@@ -68,7 +69,7 @@ class GenerationService:
     self,
     config: Config,
     *,
-    store: Store,
+    store: EventStore,
     writer: Writer,
     assessor: Assessor,
     admitter: Admitter | None = None,

@@ -204,6 +204,7 @@ class Supply:
           solver_mean=state.solver_mean,
           guidance=guidance.version,
           memo=memo.current,
+          seed_passage=request.seed_passage,
         )
       )
     self._ledger.commit(
