@@ -27,7 +27,7 @@ tasks at hand (one `types.Task` a line) add
 
 import ml_collections
 
-from varl_jax.config import Config
+from varl_jax.paper_setting import paper_setting
 
 VARIANTS = (
   "9b",
@@ -47,55 +47,19 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
       "configs/healthbench_professional.py has no variant"
       f" {variant!r}; choose {', '.join(VARIANTS)}."
     )
-  config = ml_collections.ConfigDict(Config().to_dict())
-  config.name = f"healthbench_professional_{variant}"
-  config.domain = "clinical"
-  config.update(
-    # Reasoning is on and counts as part of the response. Lengths in tokens.
-    model=dict(
-      path="Qwen/Qwen3.5-9B",
-      compute_dtype="bfloat16",
-      remat=True,
-      max_prompt=6144,
-      max_response=8192,
-      reasoning=True,
-    ),
-    mesh=dict(data=1, fsdp=4, tensor=1),  # four accelerators, as in the paper
-    train=dict(
-      steps=100,  # the paper gives no number
-      tasks_per_step=64,
-      samples=8,
-      minibatch_tasks=16,
-      micro_batch=8,
-      temperature=1.0,
-      learning_rate=1e-6,
-      clip_ratio=0.2,
-    ),
-    reward=dict(
-      length_adjusted=True,
-      length_weight=0.0147,
-      length_center=2000,
-      length_unit=500,
-    ),
-    judge=dict(votes=3, concurrency=256),
-    endpoints=dict(
-      roles=dict(model="gpt-5.5-chat", api_key_env="OPENAI_API_KEY"),
-      judge=dict(
-        model="gpt-5.5-chat", api_key_env="OPENAI_API_KEY", concurrency=256
-      ),
-    ),
-    evolution=dict(interval=5),
-    eval=dict(interval=0, samples=1, temperature=1.0),
-    checkpoint=dict(interval=5, keep=2),
+  config = paper_setting(
+    name=f"healthbench_professional_{variant}",
+    domain="clinical",
+    solver="27b" if variant == "27b" else "9b",
   )
-  if variant == "27b":
-    config.update(
-      model=dict(path="Qwen/Qwen3.6-27B"),
-      mesh=dict(fsdp=8),  # fp32 weights and moments alone take 432 GB
-      train=dict(micro_batch=8),
-    )
+  config.reward.update(
+    length_adjusted=True,
+    length_weight=0.0147,
+    length_center=2000,
+    length_unit=500,
+  )
   if variant in ("all_self", "no_retrieval"):
-    served = dict(model="Qwen/Qwen3.5-9B", base_url=LOCAL, api_key_env="")
+    served = dict(model=config.model.path, base_url=LOCAL, api_key_env="")
     config.update(endpoints=dict(roles=served, judge=served))
   if variant == "generation_only":
     config.method.name = "generation_only"

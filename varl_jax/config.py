@@ -324,11 +324,13 @@ class Config:
   def fingerprint(self) -> str:
     """Hash of every setting that shapes results.
 
-    How long, on which devices and through which server is left out: a run may
-    go on elsewhere.
+    How long, on which devices, how fast and through which server is left out:
+    a run may go on elsewhere.
     """
     tree = self.to_dict()
     del tree["train"]["steps"], tree["mesh"], tree["service"]
+    for key in ("concurrency", "check_workers", "canary"):
+      del tree["judge"][key]
     for endpoint in tree["endpoints"].values():
       for key in set(endpoint) - set(_SHAPES_REPLIES):
         del endpoint[key]

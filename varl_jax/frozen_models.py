@@ -15,6 +15,7 @@ from varl_jax.config import Config, ConfigError, EndpointConfig
 from varl_jax.llm.chat import ChatModel
 from varl_jax.llm.journal import Journal, JournaledChat
 from varl_jax.llm.openai_chat import make_chat
+from varl_jax.llm.transport import TransportName
 
 JOURNAL: Final = "calls.sqlite"
 # Validation asks from the trainer's process, and one file has one owner.
@@ -81,7 +82,13 @@ def open_models(
   """
   settings = config.endpoints
   opener = _Opener(config, folder / JOURNAL, notify=notify, stack=stack)
-  chat = opener.open(settings.roles) if settings.roles.model else own
+  chat = own
+  if settings.roles.model:
+    # Roles call seldom; without a judge of its own they are the judge as well.
+    own_judge = bool(settings.judge.model)
+    chat = opener.open(
+      settings.roles, transport="sdk" if own_judge else "aiohttp"
+    )
   if chat is None:
     raise ConfigError(
       f"Domain {config.domain!r} has no model of its own; name one by"
@@ -132,7 +139,9 @@ class _Opener:
     self._journal: Journal | None = None
     self.opened: list[JournaledChat] = []
 
-  def open(self, endpoint: EndpointConfig) -> JournaledChat:
+  def open(
+    self, endpoint: EndpointConfig, *, transport: TransportName = "aiohttp"
+  ) -> JournaledChat:
     """A model whose finished calls are kept."""
     if self._journal is None:
       self._journal = self._stack.enter_context(Journal(self._path))
@@ -141,6 +150,7 @@ class _Opener:
       journal=self._journal,
       run_seed=self._config.seed,
       notify=self._notify,
+      transport=transport,
     )
     assert isinstance(chat, JournaledChat)
     self.opened.append(chat)
