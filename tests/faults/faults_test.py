@@ -51,7 +51,8 @@ KEY = "sk-planted-f00dfeedf00dfeed"
 STEPS = 2
 # A fault of these takes a whole timeout, so there are fewer of them.
 ENDLESS = ("hang", "drip", "stall")
-TIMEOUT_S = 1.0
+TIMEOUT_S = 1.0  # where the server never finishes a reply
+PATIENT_S = 60.0
 KINDS = {
   "429": "unavailable",
   "500": "unavailable",
@@ -110,14 +111,22 @@ def truth(criterion, answer):
 class Run:
   """A run of a few steps and what it left."""
 
-  def __init__(self, server, folder, *, transport="aiohttp", outage_s=60.0):
+  def __init__(
+    self,
+    server,
+    folder,
+    *,
+    transport="aiohttp",
+    outage_s=60.0,
+    timeout_s=PATIENT_S,
+  ):
     endpoint = EndpointConfig(
       model="fake",
       base_url=server.url,
       api_key_env="PLANTED_KEY",
-      timeout_s=TIMEOUT_S,
-      deadline_s=20.0,
-      attempts=6,
+      timeout_s=timeout_s,
+      deadline_s=120.0,
+      attempts=20,
       outage_s=outage_s,
     )
     self.notes = []
@@ -247,10 +256,10 @@ def test_a_story_run_through_http_is_the_run_without(tmp_path):
 
 @pytest.mark.parametrize("name", [*TRANSPORT_FAULTS, *HARMLESS])
 def test_what_is_asked_for_again_changes_nothing(name, undisturbed, tmp_path):
-  share = 0.01 if name in ENDLESS else 0.1
+  endless = name in ENDLESS
   with (
-    fault_server(CHAT, First(name, share=share)) as server,
-    Run(server, tmp_path) as run,
+    fault_server(CHAT, First(name, share=0.01 if endless else 0.1)) as server,
+    Run(server, tmp_path, timeout_s=TIMEOUT_S if endless else PATIENT_S) as run,
   ):
     assert run.steps() == undisturbed
     assert server.counts[name] > 0
@@ -262,6 +271,9 @@ def test_what_is_asked_for_again_changes_nothing(name, undisturbed, tmp_path):
     expected = dict.fromkeys(retried, 0)
     if name in KINDS:
       expected[KINDS[name]] = server.counts[name]
+    if endless:  # a busy machine also lets true replies come too late
+      assert retried["timeout"] >= server.counts[name]
+      expected["timeout"] = retried["timeout"]
     assert retried == expected
     assert run.total("attempts") == sum(server.counts.values())
     lacking = server.counts["no_usage"]
@@ -298,14 +310,24 @@ def lost_votes(server, name):
 def test_everything_at_once(tmp_path):
   with (
     fault_server(CHAT, Mixed(weighted(*FAULTS), share=0.2, seed=3)) as server,
-    Run(server, tmp_path) as run,
+    Run(server, tmp_path, timeout_s=TIMEOUT_S) as run,
   ):
     run.steps(3)
     check_no_score_from_a_failure(run.groups)
     assert len(server.counts) > 12
-    for kind in ("unavailable", "timeout", "malformed"):
-      sent = sum(server.counts[name] for name in KINDS if KINDS[name] == kind)
-      assert run.total(f"retried_{kind}") == sent
+    kinds = ("unavailable", "timeout", "malformed")
+    sent = collections.Counter(
+      {
+        kind: sum(server.counts[name] for name in KINDS if KINDS[name] == kind)
+        for kind in kinds
+      }
+    )
+    retried = {kind: run.total(f"retried_{kind}") for kind in kinds}
+    # On a busy machine any reply may come too late, and count as a timeout.
+    late = retried["timeout"] - sent["timeout"]
+    assert late >= 0
+    for kind in ("unavailable", "malformed"):
+      assert sent[kind] - late <= retried[kind] <= sent[kind]
     assert run.total("attempts") == sum(server.counts.values())
     assert not any(
       run.total(f"failed_{kind}")
@@ -316,7 +338,10 @@ def test_everything_at_once(tmp_path):
 @pytest.mark.slow
 def test_transport_faults_at_once_change_nothing(undisturbed, tmp_path):
   plan = Mixed(weighted(*TRANSPORT_FAULTS, *HARMLESS), share=0.2, seed=5)
-  with fault_server(CHAT, plan) as server, Run(server, tmp_path) as run:
+  with (
+    fault_server(CHAT, plan) as server,
+    Run(server, tmp_path, timeout_s=TIMEOUT_S) as run,
+  ):
     assert run.steps() == undisturbed
     assert len(server.counts) > 10
     assert 0.1 < 1 - server.counts["ok"] / len(server.outcomes) < 0.3

@@ -166,7 +166,7 @@ def test_the_deadline_bounds_all_attempts_and_connections_do_not_leak(
       return caught.value, server.connections
 
     error, connections = asyncio.run(run())
-    assert server.counts[name] in (2, 3)
+    assert 1 <= server.counts[name] <= 3
   assert error.kind == "timeout"
   assert connections == 0
 
