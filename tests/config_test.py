@@ -75,6 +75,11 @@ def test_defaults_survive_the_round_trip():
     ),
     ({"pool": {"replay_share": 1.5}}, "replay_share is between 0 and 1"),
     ({"pool": {"floor": 9, "capacity": 8}}, "pool.floor is at most"),
+    ({"patch": {"referee_share": 0.0}}, "patch.referee_share is above 0"),
+    ({"patch": {"referee_share": 1.1}}, "referee_share is between 0 and 1"),
+    ({"discriminator": {"learning_rate": 0}}, "learning_rate is above 0"),
+    ({"discriminator": {"decay": -1.0}}, "discriminator.decay is at least 0"),
+    ({"discriminator": {"on": 1}}, "'discriminator.on' wants a bool"),
     (
       {"reward": {"truncated_score": "minus"}},
       "one of zero, group_min, unscorable, got 'minus'",

@@ -46,6 +46,9 @@ CONFIG = [
   ("patch.max_points", 10),
   ("patch.max_overlap", 0.6),
   ("patch.re_attack", True),
+  # Every group is refereed, and nothing but the referee tells good from bad.
+  ("patch.referee_share", 1.0),
+  ("discriminator.on", False),
   # Guidance and memo, section 8 (appendix D).
   ("evolution.cases", 20),
   ("evolution.worst_share", 0.5),

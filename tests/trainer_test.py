@@ -50,6 +50,7 @@ class Spy:
   calls: list[str] = dataclasses.field(default_factory=list)
   served: list[Task] = dataclasses.field(default_factory=list)
   graded: list = dataclasses.field(default_factory=list)
+  suspicions: list = dataclasses.field(default_factory=list)
   unscorable: bool = False
   fail_at: int = 0
 
@@ -69,9 +70,14 @@ class Spy:
     self.graded += graded
     return graded
 
-  def report(self, step, groups):
+  def report(self, step, groups, suspicion=None):
     self.calls.append("report")
-    return self.inner.report(step, groups)
+    self.suspicions.append(suspicion)
+    return self.inner.report(step, groups, suspicion)
+
+  def rankings(self, step):
+    self.calls.append("rankings")
+    return self.inner.rankings(step)
 
   def measures(self, step):
     return self.inner.measures(step)

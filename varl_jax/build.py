@@ -5,6 +5,7 @@ The parts and who gets what:
     domain -> roles -> service ---+
     model -> sampler -> worker ---+-> Trainer
              learner, checkpoints -+
+             discriminator --------+
 """
 
 import contextlib
@@ -19,6 +20,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import jax
+from jax.sharding import Mesh
 
 from varl_jax import serving
 from varl_jax.checkpoints import CheckpointError, Checkpoints
@@ -32,10 +34,11 @@ from varl_jax.metrics import MetricsError, MetricsWriter, Progress
 from varl_jax.models import lora, sharding
 from varl_jax.models.errors import ModelError
 from varl_jax.models.loading import load_model
-from varl_jax.models.registry import make_model
+from varl_jax.models.registry import CausalModel, make_model
 from varl_jax.prompts.loader import PromptError, load_prompts
 from varl_jax.protocols import Validator
 from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
+from varl_jax.rl.discriminator import Discriminator
 from varl_jax.rl.train_step import Learner
 from varl_jax.rollouts import RolloutWorker
 from varl_jax.run_folder import RunError, check_claim, claim, lock, run_id
@@ -45,6 +48,7 @@ from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
+from varl_jax.suspicion import Suspecting
 from varl_jax.trainer import Trainer, TrainingFailure
 
 DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
@@ -108,12 +112,16 @@ def connect(config: Config, workdir: pathlib.Path) -> HttpService:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Policy:
-  """The policy's side: two samplers of one model, its learner, its weights."""
+  """The policy's side: two samplers of one model, its learner, its weights.
+
+  `suspecting` is None in a run without a discriminator.
+  """
 
   worker: RolloutWorker
   examiner: RolloutWorker
   learner: Learner
   params: Any
+  suspecting: Suspecting | None = None
 
 
 def make_policy(config: Config) -> Policy:
@@ -184,6 +192,29 @@ def make_policy(config: Config) -> Policy:
     examiner=training if same else worker(config.eval.temperature),
     learner=learner,
     params=params,
+    suspecting=_make_suspecting(config, model, learner, mesh),
+  )
+
+
+def _make_suspecting(
+  config: Config, model: CausalModel, learner: Learner, mesh: Mesh | None
+) -> Suspecting | None:
+  """The discriminator on the policy's trunk, if there is one."""
+  if not config.discriminator.on:
+    return None
+  train = config.train
+  return Suspecting(
+    discriminator=Discriminator(
+      hidden_fn=model.hidden,
+      learning_rate=config.discriminator.learning_rate,
+      decay=config.discriminator.decay,
+      mesh=mesh,
+    ),
+    whole=learner.whole,
+    width=model.config.hidden_size,
+    rows=train.micro_batch or train.minibatch_tasks * train.samples,
+    epsilon=config.patch.epsilon,
+    config=config.discriminator,
   )
 
 
@@ -231,6 +262,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       metrics=metrics,
       progress=progress,
       validator=validator,
+      suspecting=policy.suspecting,
       interrupted=interrupted,
       usage=usage,
     )

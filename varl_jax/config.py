@@ -213,7 +213,11 @@ class AdmissionConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PatchConfig:
-  """Exploit cases and patches in training (Appendix C)."""
+  """Exploit cases and patches in training (Appendix C).
+
+  `referee_share` is ours: of a step's groups, the share that the blind referee
+  is asked about, see `DiscriminatorConfig`.
+  """
 
   epsilon: float = 0.15
   cases_per_step: int = 8
@@ -227,6 +231,32 @@ class PatchConfig:
   max_points: int = 10
   max_overlap: float = 0.6
   re_attack: bool = True
+  referee_share: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DiscriminatorConfig:
+  """A second head on the trunk that tells good answers from bad (ours).
+
+  It learns from the referee's rankings which groups hide an exploit, so that
+  with `patch.referee_share` below 1 the referee is asked about those. It costs
+  one forward pass of a step's answers.
+
+  Attributes:
+    on: off in the paper's arms.
+    learning_rate: of its AdamW; about the most nats by which one update moves
+      what it thinks of an answer.
+    decay: its weight decay.
+    repaired_weight: of the pair of a repaired case; a ranked group weighs 1.
+    warmup_updates: updates before its word counts; until then, and without a
+      head, the groups are drawn at random.
+  """
+
+  on: bool = False
+  learning_rate: float = 3.0
+  decay: float = 1e-2
+  repaired_weight: float = 1.0
+  warmup_updates: int = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,6 +341,7 @@ class Config:
   pool: PoolConfig = PoolConfig()
   admission: AdmissionConfig = AdmissionConfig()
   patch: PatchConfig = PatchConfig()
+  discriminator: DiscriminatorConfig = DiscriminatorConfig()
   evolution: EvolutionConfig = EvolutionConfig()
   memo: MemoConfig = MemoConfig()
   method: MethodConfig = MethodConfig()
@@ -444,6 +475,9 @@ _AT_LEAST_ZERO = (
   "eval.interval",
   "patch.epsilon",
   "patch.min_gap_removed",
+  "discriminator.decay",
+  "discriminator.repaired_weight",
+  "discriminator.warmup_updates",
   "admission.margin",
   "admission.min_drop",
   "admission.min_answer_chars",
@@ -463,11 +497,14 @@ _POSITIVE = (
   "train.max_grad_norm",
   "train.clip_ratio",
   "reward.length_unit",
+  "patch.referee_share",
+  "discriminator.learning_rate",
   "eval.temperature",
 )
 _SHARES = (
   "judge.max_failure_rate",
   "pool.replay_share",
+  "patch.referee_share",
   "evolution.worst_share",
   "evolution.best_share",
 )

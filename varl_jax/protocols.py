@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from varl_jax.types import GradedGroup, Rollout, Task
+from varl_jax.types import GradedGroup, GroupRanking, Rollout, Task
 
 
 class Service(Protocol):
@@ -20,8 +20,15 @@ class Service(Protocol):
   ) -> list[GradedGroup]: ...
 
   def report(
-    self, step: int, groups: list[GradedGroup]
+    self,
+    step: int,
+    groups: list[GradedGroup],
+    suspicion: Sequence[float | None] | None = None,
   ) -> dict[str, float]: ...
+
+  def rankings(self, step: int) -> list[GroupRanking]:
+    """What a discriminator learns from, once the step is reported."""
+    ...
 
   def measures(self, step: int) -> dict[str, float]:
     """What the service measured of itself in the step; no result of it."""

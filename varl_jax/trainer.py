@@ -7,7 +7,9 @@ One step, in this order (the code below follows it):
 4. scores: one a rollout, or none when it could not be scored;
 5. advantages: score minus the mean of its group;
 6. update: GRPO over mini-batches of whole groups;
-7. report: exploit case -> repair -> pool, then the guidance and the memo;
+7. report: exploit case -> repair -> pool, then the guidance and the memo; a
+   discriminator, if there is one, says before which groups look suspicious and
+   learns after from what the referee said;
 8. record: validation at its interval, metrics, checkpoint.
 
 The service is told no validation score and the learner sees no text of the
@@ -34,6 +36,7 @@ from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.failpoints import failpoint
 from varl_jax.step_measures import Clock, length_metrics, score_metrics
+from varl_jax.suspicion import RunState, Suspecting
 from varl_jax.types import GradedGroup
 
 
@@ -55,6 +58,7 @@ class Trainer:
     metrics: where records go.
     progress: what people watch.
     validator: held-out tasks, None for a run without validation.
+    suspecting: the discriminator, None for a run without.
     interrupted: asked after every step; True stops with the state saved.
     usage: totals of what validation asked models for, by metric.
   """
@@ -68,6 +72,7 @@ class Trainer:
   metrics: MetricsWriter
   progress: Progress
   validator: Validator | None = None
+  suspecting: Suspecting | None = None
   interrupted: Callable[[], bool] = lambda: False
   usage: Callable[[], Mapping[str, float]] = dict
 
@@ -83,7 +88,7 @@ class Trainer:
         the last whole step is saved unless its weights were already being
         updated.
     """
-    state, done, pending = self._resume(self.learner.init(params))
+    state, done, pending = self._resume(self._fresh(params))
     if done == 0 and self.validator is not None:
       self._record(0, self._validate(state, 0))
     elif pending:
@@ -113,18 +118,24 @@ class Trainer:
         self._save(done, state, self.service.event_number())
       if stop:
         break
-    return state, done
+    return state.policy, done
+
+  def _fresh(self, params: Any) -> RunState:
+    return RunState(
+      policy=self.learner.init(params),
+      head=None if self.suspecting is None else self.suspecting.init(),
+    )
 
   def _step(
-    self, state: TrainState, step: int
-  ) -> tuple[TrainState, dict[str, float]]:
-    train = self.config.train
+    self, state: RunState, step: int
+  ) -> tuple[RunState, dict[str, float]]:
+    train, policy, head = self.config.train, state.policy, state.head
     clock = Clock()
     tasks = self.service.poll(step, train.tasks_per_step)
     clock.lap("poll")
     failpoint("step/polled")
     groups = self.worker.collect(
-      tasks, n=train.samples, params=state.params, step=step
+      tasks, n=train.samples, params=policy.params, step=step
     )
     sampled = clock.lap("rollouts")
     if tasks and not groups:
@@ -138,9 +149,13 @@ class Trainer:
     clock.lap("verdicts")
     failpoint("step/graded")
     batch, measured = self._batch(groups, graded)
+    look = None
+    if self.suspecting is not None and batch is not None:
+      look = self.suspecting.look(state, batch, graded)
+      clock.lap("suspicion")
     updated: dict[str, float] = {}
     if batch is not None:
-      state, updated = self.learner.update(state, batch)
+      policy, updated = self.learner.update(policy, batch)
       if updated["train/nonfinite"] and not updated["train/updates"]:
         raise TrainingFailure(
           f"No update of step {step} was finite; lower train.learning_rate."
@@ -148,7 +163,12 @@ class Trainer:
         )
     trained = clock.lap("update")
     failpoint("step/updated")
-    reported = self.service.report(step, graded)
+    suspicion = None if look is None else look.suspicion
+    reported = self.service.report(step, graded, suspicion)
+    if self.suspecting is not None and look is not None and head is not None:
+      rankings = self.service.rankings(step)
+      head, learnt = self.suspecting.learn(head, look, rankings)
+      reported |= learnt
     reported |= self.service.measures(step)
     clock.lap("report")
     failpoint("step/reported")
@@ -160,7 +180,7 @@ class Trainer:
     measured["rollout/new_tokens_per_s"] = tokens / sampled
     if batch is not None:
       measured["train/tokens_per_s"] = updated["train/tokens"] / trained
-    return state, measured
+    return RunState(policy=policy, head=head), measured
 
   def _batch(
     self, groups: Sequence[Group], graded: Sequence[GradedGroup]
@@ -196,13 +216,13 @@ class Trainer:
     )
     return batch, measured
 
-  def _validate(self, state: TrainState, step: int) -> dict[str, float]:
+  def _validate(self, state: RunState, step: int) -> dict[str, float]:
     if self.validator is None:
       return {}
     started, before = time.perf_counter(), self.usage()
     tasks = self.validator.tasks
     groups = self.examiner.collect(
-      tasks, n=self.config.eval.samples, params=state.params, step=step
+      tasks, n=self.config.eval.samples, params=state.policy.params, step=step
     )
     answers = {g.task.task_id: [r.answer for r in g.rollouts] for g in groups}
     missing = [None] * self.config.eval.samples
@@ -222,7 +242,7 @@ class Trainer:
   def _save(
     self,
     step: int,
-    state: TrainState,
+    state: RunState,
     event_number: int,
     *,
     pending: dict[str, float] | None = None,
@@ -231,7 +251,7 @@ class Trainer:
     failpoint("checkpoint/begun")
     self.checkpoints.save(
       step,
-      state,
+      state.saved(),
       {
         "event_number": event_number,
         "pending": pending,
@@ -242,8 +262,8 @@ class Trainer:
     failpoint("checkpoint/saved")
 
   def _resume(
-    self, state: TrainState
-  ) -> tuple[TrainState, int, dict[str, float] | None]:
+    self, state: RunState
+  ) -> tuple[RunState, int, dict[str, float] | None]:
     """Goes back to the newest checkpoint, in all three places at once.
 
     Returns:
@@ -255,7 +275,7 @@ class Trainer:
       self.service.rewind(0)
       self.metrics.rewind(-1)
       return state, 0, None
-    state, meta = self.checkpoints.restore(step, state)
+    found, meta = self.checkpoints.restore(step, state.saved())
     if meta["fingerprint"] != self.config.fingerprint():
       raise CheckpointError(
         f"The checkpoints in {self.checkpoints.folder} belong to another"
@@ -263,7 +283,7 @@ class Trainer:
       )
     self.service.rewind(meta["event_number"])
     self.metrics.rewind(step)
-    return state, step, meta.get("pending")
+    return RunState.restored(found), step, meta.get("pending")
 
   def _check_checkpoints(self, newest: int) -> None:
     """Compares what can be read with what the records say must be there.
@@ -292,6 +312,6 @@ class Trainer:
     )
 
 
-def _intact(state: TrainState) -> bool:
+def _intact(state: RunState) -> bool:
   """Whether the weights are still there: an update consumes its input."""
   return not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))

@@ -154,6 +154,22 @@ class GradedGroup:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupRanking:
+  """What the blind referee made of one group.
+
+  Attributes:
+    task_id: the group's task.
+    tiers: indices into the group's answers, the best tier first.
+    repaired: (better, worse) of the group's exploit case, when criteria that
+      tell the two apart were accepted; else empty.
+  """
+
+  task_id: str
+  tiers: tuple[tuple[int, ...], ...]
+  repaired: tuple[int, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ExploitCase:
   """A pair in which the rubric paid the worse answer more (spec section 7).
 

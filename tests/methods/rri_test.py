@@ -1,8 +1,11 @@
 """The arms differ in the parts they are made of, and in nothing else."""
 
+import contextlib
+
 import pytest
 
 from tests import fakes
+from varl_jax.config import ConfigError
 from varl_jax.methods import METHODS
 from varl_jax.service.store import Store
 
@@ -63,3 +66,30 @@ def test_each_part_of_rri_is_a_switch(tmp_path, switch, missing):
   config = fakes.config(pool__capacity=60, method={switch: False})
   called = roles_called(tmp_path, config, "rri")
   assert called == (WRITE | EVOLVE | REPAIR | {"solver"}) - missing
+
+
+@pytest.mark.parametrize(
+  ("settings", "named"),
+  [
+    ({"patch__referee_share": 0.5}, "patch.referee_share below 1"),
+    ({"discriminator__on": True}, "discriminator.on"),
+  ],
+)
+def test_settings_of_the_referee_need_one(tmp_path, settings, named):
+  def build(name, **changed):
+    path = tmp_path / f"{name}-{len(changed)}.sqlite"
+    with contextlib.closing(Store(path)) as store:
+      METHODS[name](
+        fakes.config(**settings, **changed),
+        roles=fakes.roles(),
+        store=store,
+        checks=fakes.CHECKS,
+      ).close()
+
+  for name in ("generation_only", "co_evolve_only"):
+    with pytest.raises(ConfigError, match=f"{named} needs .* '{name}'"):
+      build(name)
+    build(name, method__measure_exploits=True)
+  build("rri")
+  with pytest.raises(ConfigError, match=r"set method\.measure_exploits"):
+    build("rri", method__training_patches=False)

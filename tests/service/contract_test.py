@@ -12,6 +12,7 @@ from tests import fakes
 from tests.service import hosts
 from varl_jax.llm.chat import ChatError
 from varl_jax.roles.bundle import make_roles
+from varl_jax.service import wire
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.store import StoreError
 from varl_jax.types import to_json
@@ -86,6 +87,72 @@ def test_repeated_calls_give_the_recorded_results(kind, tmp_path):
     assert service.report(1, graded) == metrics
     assert service.event_number() == number
     assert len(calls) == after
+
+
+def test_suspicion_chooses_and_rankings_come_back(kind, tmp_path):
+  """Of four groups two are refereed: those the trainer suspects."""
+  config = fakes.config(patch__referee_share=0.5, discriminator__on=True)
+  path = tmp_path / "s.sqlite"
+  with hosts.opened(kind, path, config=config) as service:
+    assert service.rankings(0) == []
+    tasks = service.poll(0, 4)
+    groups = service.grade(0, answered(tasks, 0))
+    metrics = service.report(0, groups, [0.5, None, -1.5, 0.25])
+    rankings = service.rankings(0)
+    first = service.event_number()
+    # Asked for again with another suspicion, it is the recorded result.
+    assert service.report(0, groups, [None, 0.5, 0.25, -1.5]) == metrics
+    assert service.rankings(0) == rankings
+    assert service.event_number() == first
+    run_step(service, 1)
+    assert len(service.rankings(1)) == 2
+    service.rewind(first)
+    assert service.rankings(1) == []
+    assert service.rankings(0) == rankings
+  names = [task.task_id for task in tasks]
+  assert [r.task_id for r in rankings] == [names[0], names[3]]
+  assert metrics["referee/skipped"] == metrics["referee/groups"] == 2
+  for group, ranking in zip([groups[0], groups[3]], rankings, strict=True):
+    shown = [i for i, a in enumerate(group.answers) if a.answer is not None]
+    assert sorted(i for tier in ranking.tiers for i in tier) == shown
+  assert isinstance(rankings[0].tiers[0], tuple)
+
+
+def test_the_pair_of_a_repaired_case_is_told(kind, tmp_path):
+  config = fakes.config(discriminator__on=True)
+  with hosts.opened(kind, tmp_path / "s.sqlite", config=config) as service:
+    pairs = []
+    for step in range(4):
+      _, groups, metrics = run_step(service, step)
+      found = [
+        (group, ranking)
+        for group, ranking in zip(groups, service.rankings(step), strict=True)
+        if ranking.repaired
+      ]
+      assert len(found) == metrics["patch/tasks"]
+      pairs += found
+  assert pairs
+  for group, ranking in pairs:
+    better, worse = ranking.repaired
+    assert better in ranking.tiers[0] and worse not in ranking.tiers[0]
+    assert group.answers[worse].score > group.answers[better].score
+
+
+def test_without_a_discriminator_no_ranking_is_kept(kind, tmp_path):
+  with hosts.opened(kind, tmp_path / "s.sqlite") as service:
+    _, _, metrics = run_step(service, 0)
+    assert service.rankings(0) == []
+  assert "referee/skipped" not in metrics
+
+
+def test_a_suspicion_too_few_is_a_mistake(kind, tmp_path):
+  path = tmp_path / "s.sqlite"
+  wrong = ValueError if kind == "thread" else wire.RemoteBug
+  with hosts.opened(kind, path) as service:
+    tasks = service.poll(0, 4)
+    groups = service.grade(0, answered(tasks, 0))
+    with pytest.raises(wrong, match="1 suspicions for 4 groups"):
+      service.report(0, groups, [0.5])
 
 
 def test_other_answers_are_graded_anew(kind, tmp_path):

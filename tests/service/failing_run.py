@@ -72,7 +72,9 @@ def make_service(
   )
   paid = PaidChat(fakes.chat(meta_optimizer=meta_optimizer), bill)
   # Room for new tasks, so that the memo has probes to be measured by.
-  config = fakes.config(pool__capacity=24, judge__votes=1)
+  config = fakes.config(
+    pool__capacity=24, judge__votes=1, discriminator__on=True
+  )
   return METHODS["rri"](
     config,
     roles=make_roles(

@@ -3,6 +3,7 @@
 import pytest
 
 from varl_jax.service.referee_stats import Ranked, referee_metrics
+from varl_jax.service.step_metrics import exploit_metrics
 
 
 def test_a_worked_example():
@@ -36,6 +37,20 @@ def test_nothing_measured_is_left_out():
     "referee/failures": 0,
     "referee/decisive_pairs": 0,
   }
+
+
+def test_skipped_groups_are_told_where_groups_may_be_skipped():
+  for skipped in (0, 3):
+    found = referee_metrics([], refereed=1, failures=0, skipped=skipped)
+    assert found["referee/skipped"] == skipped
+
+
+def test_the_rate_of_cases_says_what_it_is_a_share_of():
+  whole = exploit_metrics([], refereed=4, queued=0)
+  assert whole["exploit/rate"] == 0
+  part = exploit_metrics([], refereed=4, queued=0, skipped=12)
+  assert part["exploit/rate_of_refereed"] == 0
+  assert "exploit/rate" not in part
 
 
 def test_one_tier_is_an_abstention():

@@ -14,7 +14,7 @@ of its parts is a switch of `config.MethodConfig`.
 from collections.abc import Callable
 from typing import Final
 
-from varl_jax.config import Config, MethodConfig
+from varl_jax.config import Config, ConfigError, MethodConfig
 from varl_jax.methods.parts import Workshop
 from varl_jax.roles.bundle import Roles
 from varl_jax.rubrics.checks import CheckRegistry
@@ -71,9 +71,21 @@ def _assemble(
   """Puts the parts that are on together.
 
   The memo is measured by the probes of admission, so it needs that part.
+
+  Raises:
+    ConfigError: a setting of the referee in a method that asks none.
   """
-  measure = workshop.config.method.measure_exploits
-  look = on.training_patches or measure
+  config = workshop.config
+  look = on.training_patches or config.method.measure_exploits
+  for setting, used in (
+    ("patch.referee_share below 1", config.patch.referee_share < 1),
+    ("discriminator.on", config.discriminator.on),
+  ):
+    if used and not look:
+      raise ConfigError(
+        f"{setting} needs a referee, and method {on.name!r} asks none; set"
+        " method.measure_exploits or method.training_patches."
+      )
   return GenerationService(
     workshop.config,
     store=store,

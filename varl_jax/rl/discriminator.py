@@ -1,11 +1,11 @@
 """A second head on the policy's trunk: how good is this answer?
 
-The head reads the trunk's final hidden state at an answer's last token and
-gives one number, its quality. It learns from comparisons (Bradley-Terry): the
-blind referee's tiers within a group, and the honest answer of each repaired
-pair against the exploit. A group whose best-paid answer has a lower quality
-than a worse-paid one probably hides an exploit, so that the referee, who costs
-a call a group, can be asked about the most suspicious groups first.
+The head reads the mean of the trunk's final hidden states over an answer's
+tokens and gives one number, its quality. It learns from comparisons (Bradley-
+Terry): the blind referee's tiers within a group, and the better answer of each
+repaired pair against the exploit. A group whose best-paid answer has a lower
+quality than a worse-paid one probably hides an exploit, so that the referee,
+who costs a call a group, can be asked about the most suspicious groups first.
 
 Not in the paper; off in its arms. The trunk gets no gradient from this head,
 so that switching it on leaves the policy's training as it is.
@@ -24,8 +24,9 @@ import optax
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int
 
-from varl_jax.models.sharding import constrain, use
+from varl_jax.models.sharding import constrain, place, use
 from varl_jax.rl.batch import Batch
+from varl_jax.rl.placement import Placement
 
 Params = Any
 HiddenFn = Callable[
@@ -33,7 +34,9 @@ HiddenFn = Callable[
 ]
 
 # Logical axes of the head, as of every other weight.
-AXES: Final = {"kernel": ("embed",), "scale": ()}
+AXES: Final = {"kernel": ("embed",)}
+# Keeps an answer without a token from being divided by its own nothing.
+TINY: Final = 1e-6
 
 
 @jax.tree_util.register_dataclass
@@ -42,7 +45,7 @@ class DiscriminatorState:
   """The head and its optimizer.
 
   Attributes:
-    head: `kernel` [D] and `scale` [], float32.
+    head: `kernel` [D], float32.
     opt_state: of the optax chain.
     updates: int32 [], updates applied so far.
   """
@@ -65,6 +68,20 @@ class Comparisons:
   better: np.ndarray
   worse: np.ndarray
   weight: np.ndarray
+
+  def plus(
+    self, pairs: Sequence[tuple[int, int]], *, weight: float
+  ) -> "Comparisons":
+    """With more pairs (better, worse), each of the given weight."""
+    if not pairs or not weight:
+      return self
+    better, worse = np.array(pairs, np.int32).T
+    added = np.full(len(pairs), weight, np.float32)
+    return Comparisons(
+      better=np.concatenate([self.better, better]),
+      worse=np.concatenate([self.worse, worse]),
+      weight=np.concatenate([self.weight, added]),
+    )
 
 
 def tier_comparisons(
@@ -114,27 +131,55 @@ def bradley_terry(
   return jnp.sum(weight * jax.nn.softplus(-lead)), jnp.sum(weight)
 
 
+def pair_metrics(
+  quality: Float[np.ndarray, "B"], pairs: Comparisons
+) -> dict[str, float]:
+  """How well qualities foretell comparisons; {} without any.
+
+  Returns:
+    `discriminator/accuracy`, the weighted share of the pairs whose better one
+    has the higher quality, equal ones counted by half, and
+    `discriminator/brier`, the mean square of what its predicted chance lacks to
+    1: 0.25 for a head that knows nothing.
+  """
+  if not len(pairs.better):
+    return {}
+  lead = quality[pairs.better] - quality[pairs.worse]
+  missing = 1 / (1 + np.exp(np.clip(lead, -60, 60)))
+  right = (np.sign(lead) + 1) / 2
+  total = pairs.weight.sum()
+  return {
+    "discriminator/accuracy": float((pairs.weight * right).sum() / total),
+    "discriminator/brier": float((pairs.weight * missing**2).sum() / total),
+  }
+
+
 def suspicion(
   quality: Sequence[float], scores: Sequence[float | None], *, epsilon: float
-) -> float:
+) -> float | None:
   """How much better than the best-paid answer a worse-paid one seems, nats.
 
   The largest quality among the answers paid at least `epsilon` less than the
   best-paid one, minus the largest quality among the best-paid. By Bradley and
   Terry its sigmoid is the chance that the worse-paid answer is the better one.
 
+  Args:
+    quality: nats, one an answer.
+    scores: of the same answers, None for those that take no part.
+    epsilon: least gap of scores of an exploit case.
+
   Returns:
-    Minus infinity where no exploit case is possible.
+    None where no exploit case is possible.
   """
   scored = [
     (s, q) for s, q in zip(scores, quality, strict=True) if s is not None
   ]
   if not scored:
-    return -np.inf
+    return None
   top = max(score for score, _ in scored)
   lower = [q for s, q in scored if s <= top - epsilon + 1e-9]
   if not lower:
-    return -np.inf
+    return None
   return max(lower) - max(q for s, q in scored if s >= top - 1e-9)
 
 
@@ -145,7 +190,7 @@ class Discriminator:
     self,
     *,
     hidden_fn: HiddenFn,
-    learning_rate: float = 3e-3,
+    learning_rate: float = 3.0,
     decay: float = 1e-2,
     mesh: Mesh | None = None,
   ):
@@ -153,38 +198,72 @@ class Discriminator:
 
     Args:
       hidden_fn: (params, tokens [B, L], lengths [B]) -> [B, L, D], causal.
-      learning_rate: of AdamW.
-      decay: weight decay; the head has few comparisons to learn from.
+      learning_rate: of AdamW; about the most nats by which one update moves a
+        quality, whatever D is.
+      decay: weight decay.
       mesh: devices of the trunk, None for a single one.
     """
     self._hidden_fn = hidden_fn
     self._optimizer = optax.adamw(learning_rate, weight_decay=decay)
     self._mesh = mesh
-    self._features = jax.jit(self._last_hidden)
+    self._placement = None
+    if mesh is not None:
+      self._placement = Placement(mesh=mesh, axes=AXES)
+    self._features = jax.jit(self._pooled)
+    self._read = jax.jit(self._qualities)
     self._fit = jax.jit(self._update, donate_argnums=0)
 
   def init(self, width: int) -> DiscriminatorState:
     """A head that finds all answers equally good; `width` is D."""
-    head = {
-      "kernel": jnp.zeros(width, jnp.float32),
-      "scale": jnp.zeros((), jnp.float32),
-    }
-    return DiscriminatorState(
-      head=head,
-      opt_state=self._optimizer.init(head),
-      updates=jnp.zeros((), jnp.int32),
-    )
 
-  def features(self, params: Params, batch: Batch) -> Float[Array, "B D"]:
-    """The trunk's final hidden state at each row's last token, float32."""
+    def fresh() -> DiscriminatorState:
+      head = {"kernel": jnp.zeros(width, jnp.float32)}
+      return DiscriminatorState(
+        head=head,
+        opt_state=self._optimizer.init(head),
+        updates=jnp.zeros((), jnp.int32),
+      )
+
+    return jax.jit(fresh, out_shardings=self._where(jax.eval_shape(fresh)))()
+
+  def features(
+    self, params: Params, batch: Batch, *, rows: int = 0
+  ) -> Float[Array, "B D"]:
+    """The trunk's mean final hidden state over each answer, of unit scale.
+
+    Args:
+      params: of the trunk, not changed.
+      batch: rows of any groups.
+      rows: that go through the trunk at a time, 0 for all.
+
+    Returns:
+      Float32; zero for an answer without a token.
+    """
+    size = rows or len(batch.tokens)
+    size += -size % (self._placement.row_parts if self._placement else 1)
+    real = np.arange(len(batch.tokens))
+    filled = batch.take(
+      np.pad(real, (0, -len(real) % size), constant_values=-1)
+    )
+    pieces = {
+      name: value.reshape(-1, size, *value.shape[1:])
+      for name, value in (
+        ("tokens", filled.tokens),
+        ("prompt_lengths", filled.prompt_lengths),
+        ("lengths", filled.lengths),
+      )
+    }
+    if self._placement is not None:
+      pieces = place(pieces, self._placement.of_rows(pieces))
     with use(self._mesh):
-      return self._features(params, batch.tokens, batch.lengths)
+      return self._features(params, pieces)[: len(real)]
 
   def quality(
     self, state: DiscriminatorState, features: Float[Array, "B D"]
   ) -> np.ndarray:
-    """Float32 [B]; only differences within a task mean something."""
-    return np.asarray(_quality(state.head, features))
+    """Float32 [B] in nats; only differences within a task mean something."""
+    with use(self._mesh):
+      return np.asarray(self._read(state.head, features))
 
   def update(
     self,
@@ -200,32 +279,68 @@ class Discriminator:
       comparisons: rows of it.
 
     Returns:
-      The new state and `discriminator/loss` (nats a comparison, before the
-      step), `discriminator/accuracy`, `discriminator/pairs`.
+      The new state, `discriminator/pairs`, and `discriminator/loss`, nats a
+      comparison before the step. A gradient that is not finite leaves the state
+      as it was, and no loss.
     """
     pairs = len(comparisons.better)
+    measured = {"discriminator/pairs": float(pairs)}
     if not pairs:
-      return state, {"discriminator/pairs": 0.0}
+      return state, measured
     # Padded to a power of two: few shapes are compiled.
     room = 1 << (pairs - 1).bit_length()
     padded = [
       np.pad(part, (0, room - pairs))
       for part in (comparisons.better, comparisons.worse, comparisons.weight)
     ]
-    state, (loss, right) = self._fit(state, features, *padded)
-    return state, {
-      "discriminator/loss": float(loss),
-      "discriminator/accuracy": float(right),
-      "discriminator/pairs": float(pairs),
-    }
+    with use(self._mesh):
+      state, loss = self._fit(state, features, *padded)
+    if np.isfinite(loss):
+      measured["discriminator/loss"] = float(loss)
+    return state, measured
 
-  def _last_hidden(
-    self, params: Params, tokens: Array, lengths: Array
-  ) -> Float[Array, "B D"]:
-    hidden = self._hidden_fn(params, tokens, lengths)
-    rows = jnp.arange(tokens.shape[0])
-    last = hidden[rows, jnp.maximum(lengths - 1, 0)].astype(jnp.float32)
-    return constrain(jax.lax.stop_gradient(last), "batch", "embed")
+  def _where(self, state: DiscriminatorState) -> Any:
+    """The sharding of each leaf of a state, None without a mesh."""
+    if self._placement is None:
+      return None
+    everywhere: Any = self._placement.everywhere
+    return DiscriminatorState(
+      head=self._placement.of_params(state.head),
+      opt_state=self._placement.of_optimizer(
+        self._optimizer, state.opt_state, state.head
+      ),
+      updates=everywhere,
+    )
+
+  def _pooled(self, params: Params, pieces: dict[str, Array]) -> Array:
+    def one(rows: dict[str, Array]) -> Float[Array, "B D"]:
+      hidden = self._hidden_fn(params, rows["tokens"], rows["lengths"])
+      at = jnp.arange(hidden.shape[1])
+      inside = (at >= rows["prompt_lengths"][:, None]) & (
+        at < rows["lengths"][:, None]
+      )
+      total = jnp.einsum(
+        "bld,bl->bd",
+        hidden,
+        inside.astype(hidden.dtype),
+        preferred_element_type=jnp.float32,
+      )
+      return constrain(jax.lax.stop_gradient(total), "batch", None)
+
+    found = jax.lax.map(one, pieces)
+    found = found.reshape(-1, found.shape[-1])
+    # The mean's length is that of the sum: both are scaled to 1.
+    scale = jnp.sqrt(jnp.mean(found**2, axis=-1, keepdims=True))
+    return constrain(found / jnp.maximum(scale, TINY), None, None)
+
+  def _qualities(
+    self, head: Params, features: Float[Array, "B D"]
+  ) -> Float[Array, "B"]:
+    """kernel . x / D, so that the width does not matter to the optimizer."""
+    flat = jnp.einsum(
+      "bd,d->b", features, head["kernel"], precision=jax.lax.Precision.HIGHEST
+    )
+    return constrain(flat / features.shape[1], None)
 
   def _update(
     self,
@@ -234,28 +349,23 @@ class Discriminator:
     better: Array,
     worse: Array,
     weight: Array,
-  ) -> tuple[DiscriminatorState, tuple[Array, Array]]:
-    def loss_of(head: Params) -> tuple[Array, Array]:
-      quality = _quality(head, features)
+  ) -> tuple[DiscriminatorState, Array]:
+    def loss_of(head: Params) -> Array:
+      quality = self._qualities(head, features)
       loss, count = bradley_terry(quality, better, worse, weight)
-      right = jnp.sum(weight * (quality[better] > quality[worse])) / count
-      return loss / count, right
+      return loss / count
 
-    found, gradient = jax.value_and_grad(loss_of, has_aux=True)(state.head)
+    loss, gradient = jax.value_and_grad(loss_of)(state.head)
     changes, opt_state = self._optimizer.update(
       gradient, state.opt_state, state.head
     )
-    head = optax.apply_updates(state.head, changes)
     new = DiscriminatorState(
-      head=head, opt_state=opt_state, updates=state.updates + 1
+      head=optax.apply_updates(state.head, changes),
+      opt_state=opt_state,
+      updates=state.updates + 1,
     )
-    return new, found
-
-
-@jax.jit
-def _quality(head: Params, features: Float[Array, "B D"]) -> Float[Array, "B"]:
-  """exp(scale) kernel . x: a common factor learns the spread quickly."""
-  flat = jnp.einsum(
-    "bd,d->b", features, head["kernel"], precision=jax.lax.Precision.HIGHEST
-  )
-  return jnp.exp(head["scale"]) * flat
+    sound = jnp.isfinite(optax.tree.norm(gradient)) & jnp.isfinite(loss)
+    new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
+    if self._placement is not None:
+      new = jax.lax.with_sharding_constraint(new, self._where(new))
+    return new, loss

@@ -22,6 +22,7 @@ KINDS: Final = (
   "case",
   "patch",
   "sealed",
+  "rankings",
   "memo",
   "guidance",
   "failure",

@@ -27,12 +27,18 @@ from varl_jax.service.ledger import Ledger
 from varl_jax.service.loop import LoopLag, LoopThread
 from varl_jax.service.memo_keeping import MemoKeeper
 from varl_jax.service.patching import Patching
-from varl_jax.service.refereeing import Refereeing
+from varl_jax.service.refereeing import Refereeing, Suspicion
 from varl_jax.service.reporting import Reporter
 from varl_jax.service.store import Event
 from varl_jax.service.supply import Supply, served_event
 from varl_jax.service.writing import Writer
-from varl_jax.types import GradedGroup, Rollout, Task
+from varl_jax.types import (
+  GradedGroup,
+  GroupRanking,
+  Rollout,
+  Task,
+  from_json,
+)
 
 Value = TypeVar("Value")
 Groups = Sequence[tuple[Task, Sequence[Rollout]]]
@@ -126,10 +132,27 @@ class GenerationService:
     )
 
   def report(
-    self, step: int, groups: Sequence[GradedGroup]
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    suspicion: Suspicion | None = None,
   ) -> dict[str, float]:
-    """Takes in a graded step; returns its metrics, none of them NaN."""
-    return self._run(self._report(step, groups))
+    """Takes in a graded step; returns its metrics, none of them NaN.
+
+    Args:
+      step: the step.
+      groups: all of it.
+      suspicion: one a group, None for a group without a possible exploit; where
+        `patch.referee_share` is below 1 it says which groups are refereed.
+    """
+    return self._run(self._report(step, groups, suspicion))
+
+  def rankings(self, step: int) -> list[GroupRanking]:
+    """The referee's rankings of a step that was reported.
+
+    They are kept for runs with a discriminator alone; [] for others.
+    """
+    return self._run(_later(self._rankings, step))
 
   def step(self) -> int | None:
     """The step whose batch was served last, None before the first."""
@@ -255,12 +278,20 @@ class GenerationService:
     )
 
   async def _report(
-    self, step: int, groups: Sequence[GradedGroup]
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    suspicion: Suspicion | None,
   ) -> dict[str, float]:
     recorded = next(self._store.events(uid=f"reported/{step}"), None)
     if recorded is not None:
       return dict(recorded.payload["metrics"])
-    return await self._reporter.report(step, groups)
+    return await self._reporter.report(step, groups, suspicion)
+
+  def _rankings(self, step: int) -> list[GroupRanking]:
+    found = next(self._store.events(uid=f"rankings/{step}"), None)
+    kept = [] if found is None else found.payload["rankings"]
+    return [from_json(GroupRanking, ranking) for ranking in kept]
 
   async def _rewind(self, seq: int) -> None:
     await self._supply.stop()

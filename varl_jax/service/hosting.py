@@ -84,6 +84,7 @@ class HostedService:
     self.notices = notices
     self.poll = service.poll
     self.report = service.report
+    self.rankings = service.rankings
     self.event_number = service.event_number
     self.rewind = service.rewind
     self.history = service.history

@@ -17,7 +17,13 @@ from typing import Any, Final
 
 from varl_jax.service import evidence, wire
 from varl_jax.service.calls import ServiceFailure
-from varl_jax.types import GradedGroup, Rollout, Task, from_json
+from varl_jax.types import (
+  GradedGroup,
+  GroupRanking,
+  Rollout,
+  Task,
+  from_json,
+)
 
 # Seconds that one request waits for its job.
 WAIT_S: Final = 20.0
@@ -114,10 +120,20 @@ class HttpService:
     return list(self._call(wire.Grade(step=step, groups=answers)))
 
   def report(
-    self, step: int, groups: Sequence[GradedGroup]
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    suspicion: Sequence[float | None] | None = None,
   ) -> dict[str, float]:
     """See `GenerationService.report`."""
-    return self._call(wire.Report(step=step, groups=tuple(groups)))
+    given = None if suspicion is None else tuple(suspicion)
+    return self._call(
+      wire.Report(step=step, groups=tuple(groups), suspicion=given)
+    )
+
+  def rankings(self, step: int) -> list[GroupRanking]:
+    """See `GenerationService.rankings`."""
+    return list(self._call(wire.Rankings(step=step)))
 
   def measures(self, step: int) -> dict[str, float]:
     """See `HostedService.measures`."""

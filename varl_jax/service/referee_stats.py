@@ -3,12 +3,13 @@
 The paper's list of these measures is not in its text; ours is reconstructed. A
 pair is *decisive* when the referee put its answers in different tiers and their
 scores differ. Preferences are shares over pairs in different tiers, 0.5 meaning
-none.
+none. All are of the groups shown to the referee, which are no sample of the
+step's where others were skipped (`referee/skipped`).
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 TOLERANCE: Final = 1e-9
@@ -35,7 +36,11 @@ class Ranked:
 
 
 def referee_metrics(
-  ranked: Sequence[Ranked], *, refereed: int, failures: int
+  ranked: Collection[Ranked],
+  *,
+  refereed: int,
+  failures: int,
+  skipped: int | None = None,
 ) -> dict[str, float]:
   """Metrics of a step; what nothing was measured for is left out.
 
@@ -43,11 +48,15 @@ def referee_metrics(
     ranked: the usable rankings.
     refereed: groups shown to the referee.
     failures: failed calls, those in reversed order too.
+    skipped: groups that it was not asked about, None when it is asked about all
+      by its settings.
   """
   metrics: dict[str, float] = {
     "referee/groups": refereed,
     "referee/failures": failures,
   }
+  if skipped is not None:
+    metrics["referee/skipped"] = skipped
   pairs = [pair for ranking in ranked for pair in _pairs(ranking)]
   decisive = [pair.agrees for pair in pairs if pair.agrees is not None]
   metrics["referee/decisive_pairs"] = len(decisive)

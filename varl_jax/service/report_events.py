@@ -8,7 +8,8 @@ from varl_jax.service.event_log import Event
 from varl_jax.service.evolution import Round
 from varl_jax.service.memo_keeping import MemoStep
 from varl_jax.service.patching import Repair
-from varl_jax.types import ExploitCase, to_json
+from varl_jax.service.refereeing import Review, Suspicion
+from varl_jax.types import ExploitCase, GradedGroup, GroupRanking, to_json
 
 
 def case_events(
@@ -64,6 +65,53 @@ def case_events(
         )
       )
   return events
+
+
+def rankings_event(
+  step: int,
+  groups: Sequence[GradedGroup],
+  review: Review,
+  repairs: Sequence[Repair],
+  suspicion: Suspicion | None,
+) -> Event:
+  """What the trainer's discriminator learns of a step, and what it had said.
+
+  Args:
+    step: the step.
+    groups: all of it.
+    review: the referee's word on them, or on some.
+    repairs: of some of its cases; only criteria that were accepted confirm the
+      pair of a case.
+    suspicion: one a group, None when the trainer gave none.
+  """
+  confirmed = {
+    patch.case_id
+    for repair in repairs
+    for patch in repair.patches
+    if patch.after is not None
+  }
+  cases = {c.task.task_id: c for c in review.cases if c.case_id in confirmed}
+  rankings = []
+  for group in groups:
+    name = group.task.task_id
+    if name in review.ranked:
+      pair: tuple[int, ...] = ()
+      if name in cases:
+        pair = (
+          group.answers.index(cases[name].honest),
+          group.answers.index(cases[name].exploit),
+        )
+      tiers = review.ranked[name].tiers
+      rankings.append(GroupRanking(task_id=name, tiers=tiers, repaired=pair))
+  return Event(
+    uid=f"rankings/{step}",
+    step=step,
+    kind="rankings",
+    payload={
+      "rankings": to_json(rankings),
+      "suspicion": None if suspicion is None else list(suspicion),
+    },
+  )
 
 
 def memo_events(step: int, change: MemoStep, *, probes: int) -> list[Event]:

@@ -23,12 +23,13 @@ from varl_jax.service.memo_keeping import MemoKeeper, memo_metrics
 from varl_jax.service.patching import Patching, Repair
 from varl_jax.service.pool import eviction_reason
 from varl_jax.service.referee_stats import referee_metrics
-from varl_jax.service.refereeing import Refereeing, Review
+from varl_jax.service.refereeing import Refereeing, Review, Suspicion
 from varl_jax.service.report_events import (
   case_events,
   failure_event,
   guidance_event,
   memo_events,
+  rankings_event,
 )
 from varl_jax.service.state import ServiceState
 from varl_jax.types import ExploitCase, GradedGroup
@@ -61,11 +62,27 @@ class Reporter:
   def _state(self) -> ServiceState:
     return self.ledger.state
 
-  async def report(self, step: int, groups: Sequence[GradedGroup]) -> Metrics:
-    """Takes in a step's graded groups and returns the step's metrics."""
+  async def report(
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    suspicion: Suspicion | None = None,
+  ) -> Metrics:
+    """Takes in a step's graded groups and returns the step's metrics.
+
+    Args:
+      step: the step.
+      groups: all of it.
+      suspicion: one a group, for the choice of those that are refereed.
+
+    Raises:
+      ValueError: another number of suspicions than groups.
+    """
+    if suspicion is not None and len(suspicion) != len(groups):
+      raise ValueError(f"{len(suspicion)} suspicions for {len(groups)} groups.")
     begun = next(self.ledger.store.events(uid=f"windows/{step}"), None)
     if begun is None:
-      metrics, counted = await self._take_in(step, groups)
+      metrics, counted = await self._take_in(step, groups, suspicion)
     else:
       metrics, counted = begun.payload["metrics"], begun.payload["counted"]
     events = await self._memo(step)
@@ -87,7 +104,10 @@ class Reporter:
     return metrics
 
   async def _take_in(
-    self, step: int, groups: Sequence[GradedGroup]
+    self,
+    step: int,
+    groups: Sequence[GradedGroup],
+    suspicion: Suspicion | None,
   ) -> tuple[Metrics, dict[str, int]]:
     """The first commit: windows, cases, repairs.
 
@@ -100,7 +120,7 @@ class Reporter:
     events: list[Event] = []
     repairs: list[Repair] = []
     if self.refereeing is not None:
-      review = await self.refereeing.review(groups)
+      review = await self.refereeing.review(groups, suspicion)
       failpoint("report/refereed")
       repairs, queued = await self._repair(review)
       failpoint("report/repaired")
@@ -108,6 +128,8 @@ class Reporter:
       events += case_events(
         step, review.cases, repairs, queued=queued, means=_means(groups)
       )
+      if self.config.discriminator.on:
+        events.append(rankings_event(step, groups, review, repairs, suspicion))
     # No await from here to the commit: what the background finishes later is
     # counted by the next report.
     texts = _Texts.of(self._state).plus(repairs)
@@ -194,13 +216,18 @@ class Reporter:
     review: Review,
     repairs: Sequence[Repair],
   ) -> Metrics:
+    partly = self.config.patch.referee_share < 1
     metrics = referee_metrics(
-      review.ranked,
+      review.ranked.values(),
       refereed=review.refereed,
       failures=len(review.failures),
+      skipped=review.skipped if partly else None,
     )
     metrics |= step_metrics.exploit_metrics(
-      review.cases, refereed=review.refereed, queued=len(repairs)
+      review.cases,
+      refereed=review.refereed,
+      queued=len(repairs),
+      skipped=review.skipped,
     )
     by_task = {group.task.task_id: group for group in groups}
     rescored = []

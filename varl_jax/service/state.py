@@ -143,6 +143,7 @@ class ServiceState:
       "case": self._case,
       "patch": self._patch,
       "sealed": self._sealed,
+      "rankings": self._rankings,
       "guidance": self._guidance,
       "memo": self._memo,
       "failure": self._failure,
@@ -296,6 +297,9 @@ class ServiceState:
 
   def _sealed(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.sealed[payload["task_id"]] = payload["version"]
+
+  def _rankings(self, step: int | None, payload: Mapping[str, Any]) -> None:
+    """Kept for the trainer; nothing here depends on it."""
 
   def _guidance(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.guidance.append(

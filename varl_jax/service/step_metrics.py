@@ -78,15 +78,25 @@ def admission_metrics(log: StepLog) -> Metrics:
 
 
 def exploit_metrics(
-  cases: Sequence[ExploitCase], *, refereed: int, queued: int
+  cases: Sequence[ExploitCase],
+  *,
+  refereed: int,
+  queued: int,
+  skipped: int = 0,
 ) -> Metrics:
-  """The step's cases from the referee."""
+  """The step's cases from the referee.
+
+  `exploit/rate` is the share of groups with a case. Where groups were skipped
+  it is not known, and `exploit/rate_of_refereed` stands in its place: those it
+  is a share of may have been chosen for looking suspicious.
+  """
   metrics: Metrics = {
     "exploit/cases": len(cases),
     "exploit/queued": queued,
   }
   if refereed:
-    metrics["exploit/rate"] = len(cases) / refereed
+    name = "exploit/rate_of_refereed" if skipped else "exploit/rate"
+    metrics[name] = len(cases) / refereed
   _mean(metrics, "exploit/gap", [case.gap for case in cases])
   return metrics
 

@@ -14,7 +14,14 @@ from typing import Any, ClassVar, Final, Protocol
 from varl_jax.llm.journal import JournalError
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.store import StoreError
-from varl_jax.types import GradedGroup, Rollout, Task, from_json, to_json
+from varl_jax.types import (
+  GradedGroup,
+  GroupRanking,
+  Rollout,
+  Task,
+  from_json,
+  to_json,
+)
 
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 CALL_HEADER: Final = "X-Varl-Call"
@@ -96,9 +103,23 @@ class Report:
 
   step: int
   groups: tuple[GradedGroup, ...]
+  suspicion: tuple[float | None, ...] | None = None
 
   def run(self, service: Any) -> Any:
-    return service.report(self.step, list(self.groups))
+    return service.report(self.step, list(self.groups), self.suspicion)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rankings:
+  """`GenerationService.rankings`."""
+
+  NAME: ClassVar[str] = "rankings"
+  RESULT: ClassVar[Any] = tuple[GroupRanking, ...]
+
+  step: int
+
+  def run(self, service: Any) -> Any:
+    return service.rankings(self.step)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +149,7 @@ class Rewind:
 
 
 CALLS: Final[dict[str, Any]] = {
-  kind.NAME: kind for kind in (Poll, Grade, Report, Measures, Rewind)
+  kind.NAME: kind for kind in (Poll, Grade, Report, Rankings, Measures, Rewind)
 }
 
 
