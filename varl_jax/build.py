@@ -38,7 +38,14 @@ from varl_jax.protocols import Validator
 from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
 from varl_jax.rl.train_step import Learner
 from varl_jax.rollouts import RolloutWorker
-from varl_jax.run_folder import RunError, check_claim, claim, lock, run_id
+from varl_jax.run_folder import (
+  RunError,
+  check_claim,
+  claim,
+  disk_error,
+  lock,
+  run_id,
+)
 from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service import evidence
 from varl_jax.service.calls import ServiceFailure
@@ -62,6 +69,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     RunError, ConfigError: the input cannot be used; nothing was lost.
   """
   try:
+    config = serving.pinned(config)
     check_claim(config, workdir)
     return _train(config, workdir)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
@@ -69,10 +77,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
   except (JournalError, ReportError, StoreError, TrainingFailure) as error:
     raise RunError(str(error)) from error
   except OSError as error:
-    raise RunError(
-      f"{error.strerror or error}: {error.filename or workdir}. What was"
-      " saved is kept; run the same command once it is mended."
-    ) from error
+    raise disk_error(error, workdir) from error
 
 
 def make_service(
@@ -206,6 +211,8 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     _complete_history(config, domain, workdir)
     print(f"Report: {write_report(workdir)}")
     return DONE
+  # Told before the weights are loaded, which takes minutes.
+  serving.check_models(config, service=not config.service.url)
   policy = make_policy(config)
   workdir.mkdir(parents=True, exist_ok=True)
   with contextlib.ExitStack() as stack:
@@ -235,9 +242,27 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       usage=usage,
     )
     code = _loop(trainer, policy.params, workdir)
-    keep_history(service, workdir)
-  print(f"Report: {write_report(workdir)}")
+    with _second_to(code, workdir):
+      keep_history(service, workdir)
+  with _second_to(code, workdir):
+    print(f"Report: {write_report(workdir)}")
   return code
+
+
+@contextlib.contextmanager
+def _second_to(code: int, workdir: pathlib.Path) -> Iterator[None]:
+  """After a run that ended early, what fails here is said and does not decide.
+
+  The exit code and the last sentence are those of what ended the run.
+  """
+  try:
+    yield
+  except (OSError, ReportError, StoreError) as error:
+    if code == DONE:
+      raise
+    if isinstance(error, OSError):
+      error = disk_error(error, workdir)
+    _say_stale(error)
 
 
 def _validation(

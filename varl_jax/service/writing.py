@@ -22,6 +22,7 @@ from varl_jax.llm.seeds import derive_seed
 from varl_jax.llm.together import together
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.proposer import Proposer, Request
+from varl_jax.roles.writing import GeneratedTask
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.rubrics.shape import RED_TEAM_COUNTS, Shape
 from varl_jax.rubrics.validation import rubric_problems
@@ -220,7 +221,7 @@ class Writer:
       problems = self._problems(reply.question, rubric, order)
       if not problems:
         task = dataclasses.replace(
-          _task(order, reply.question, reply.use_case, rubric),
+          _task(order, reply, rubric),
           passages=_names(order, found),
         )
         return Written(task=task, attempts=number + 1, rejected=tuple(rejected))
@@ -257,12 +258,13 @@ def _names(order: Order, found: Sequence[Passage]) -> tuple[str, ...]:
   return tuple(dict.fromkeys([*seed, *(passage.name for passage in found)]))
 
 
-def _task(order: Order, question: str, use_case: str, rubric: Rubric) -> Task:
+def _task(order: Order, reply: GeneratedTask, rubric: Rubric) -> Task:
   return Task(
     task_id=order.task_id,
-    prompt=(Message(role="user", content=question),),
+    prompt=(Message(role="user", content=reply.question),),
     rubric=rubric,
-    use_case=use_case or order.use_case,
+    use_case=reply.use_case or order.use_case,
+    specialty=reply.specialty,
     red_team=order.red_team,
     guidance_version=order.guidance,
     memo_version=order.memo,
