@@ -16,7 +16,7 @@ from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.passages import Passage, PassageError, passage_text
 from varl_jax.service.store import Store
 from varl_jax.service.writing import Order, Writer
-from varl_jax.types import from_json
+from varl_jax.types import Task, from_json, to_json
 
 ORDER = Order(
   task_id="t000001",
@@ -90,6 +90,17 @@ def test_without_a_source_nothing_is_said_of_passages():
     "PASSAGES" not in blocks and "SEED PASSAGE" not in blocks
     for _, blocks in seen
   )
+
+
+def test_the_specialty_that_the_generator_names_stays_with_the_task():
+  def specialist(reading):
+    reply = json.loads(fakes.generator(reading))
+    return json.dumps({**reply, "specialty": "Fables"})
+
+  made, _ = writer(generator=specialist)
+  task = run(made.write(ORDER, guidance="", memo="")).task
+  assert task is not None and task.specialty == "Fables"
+  assert from_json(Task, to_json(task)) == task
 
 
 def test_every_call_of_the_proposer_starts_from_a_passage_of_its_own():
