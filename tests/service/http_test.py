@@ -278,6 +278,32 @@ def test_another_config_and_another_folder_are_refused(tmp_path):
       assert again.poll(0, 4) == tasks
 
 
+def test_an_owner_that_was_never_written_locks_nobody_out(tmp_path):
+  """What a process killed while it wrote the name may leave."""
+  owner = tmp_path / "service_run"
+  owner.write_text("")
+  hosted = hosts.host(tmp_path / "s.sqlite")
+  with hosts.Http(hosted, tmp_path) as http:
+    first = hosts.client(http.url, run_id="first")
+    with contextlib.closing(first):
+      assert len(first.poll(0, 4)) == 4
+    assert owner.read_text() == "first\n"
+    second = hosts.client(http.url, run_id="second")
+    with contextlib.closing(second):
+      with pytest.raises(Unreachable, match="another folder"):
+        second.poll(0, 4)
+
+
+def test_a_door_without_a_token_describes_nothing(tmp_path):
+  hosted = hosts.host(tmp_path / "s.sqlite")
+  with (
+    hosts.Http(hosted, tmp_path, token="some-token") as http,
+    httpx.Client(base_url=http.url, trust_env=False) as browser,
+  ):
+    for path in ("/openapi.json", "/docs", "/redoc"):
+      assert browser.get(path).status_code == 404
+
+
 def test_web_pages_and_rebound_names_are_refused(tmp_path):
   hosted = hosts.host(tmp_path / "s.sqlite")
   with (
