@@ -16,6 +16,7 @@ from varl_jax.run_folder import RunError
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.event_log import StoreError
 from varl_jax.service.postgres_store import PostgresStore
+from varl_jax.service.store import Store
 
 TREE = {
   "domain": "story",
@@ -125,10 +126,13 @@ def test_a_store_lost_on_the_way_is_no_wrong_input(
 def test_what_was_whole_before_the_store_was_lost_is_saved(
   tmp_path, monkeypatch
 ):
-  with monkeypatch.context() as patch:
-    failing(patch, StoreError("The server is gone."), call="poll")
-    assert build.run(config(), tmp_path) == build.JUDGE_FAILED
-  assert Checkpoints(folder=tmp_path / "checkpoints").latest() == 1
+  """In a checkpoint, if the store is not on the disk that this goes to."""
+  failing(monkeypatch, StoreError("The server is gone."), call="poll")
+  monkeypatch.setattr(serving, "make_store", lambda config, path: Store(path))
+  for service, saved in (({"store_env": "STORE_ADDRESS"}, 1), ({}, None)):
+    folder = tmp_path / str(saved)
+    assert build.run(config(service=service), folder) == build.JUDGE_FAILED
+    assert Checkpoints(folder=folder / "checkpoints").latest() == saved
 
 
 def test_a_store_of_another_run_is_wrong_input(tmp_path, monkeypatch):

@@ -86,7 +86,8 @@ class Trainer:
     Raises:
       ServiceFailure: the service, its store, the judge of the validation or
         the disk cannot go on; the last whole step is saved unless its weights
-        were already being updated, and else the last checkpoint is there.
+        were already being updated or the disk has failed. The last checkpoint
+        is there in any case.
     """
     state, done, pending = self._resume(self.learner.init(params))
     try:
@@ -105,15 +106,16 @@ class Trainer:
       boundary = self.service.event_number()
       try:
         state, measured = self._step(state, done + 1)
-      except (ServiceFailure, *_LOST):
-        self._keep(done, state, boundary)
+      except (ServiceFailure, StoreError) as error:
+        if not self._of_the_disk(error):
+          self._keep(done, state, boundary)
         raise
       done += 1
       last = done == self.config.train.steps
       if last or done % max(1, self.config.eval.interval) == 0:
         try:
           measured |= self._validate(state, done)
-        except (ServiceFailure, *_LOST):
+        except ServiceFailure:
           # The step is whole; its record waits for the validation.
           number = self.service.event_number()
           self._save(done, state, number, pending=measured)
@@ -230,6 +232,13 @@ class Trainer:
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.progress.update(self.metrics.write(step, measured))
     failpoint("record/written")
+
+  def _of_the_disk(self, error: Exception) -> bool:
+    """Whether what failed lies on the disk that checkpoints would go to."""
+    service = self.config.service
+    if isinstance(error, StoreError):
+      return not (service.url or service.store_env)
+    return isinstance(error.__cause__, JournalError)
 
   def _keep(self, done: int, state: TrainState, event_number: int) -> None:
     """Saves the last whole step after a failure, where that can be done."""
