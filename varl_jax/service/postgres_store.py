@@ -26,6 +26,7 @@ from varl_jax.service.event_log import (
   EventLog,
   Head,
   StoreError,
+  StoreLost,
 )
 
 if TYPE_CHECKING:
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 PATIENCE: Final = 20.0
 PAUSE: Final = 0.25
 CONNECT_TIMEOUT: Final = 10
+# Of a server that is there; the driver has no code for a refused session.
+_LOGIN: Final = (
+  "authentication failed",
+  "no password supplied",
+  "no pg_hba.conf entry",
+  "does not exist",
+)
 
 Value = TypeVar("Value")
 
@@ -241,10 +249,17 @@ class PostgresStore(EventLog):
       " change was saved."
     )
 
-  def _lost(self, error: Exception) -> StoreError:
-    return StoreError(
-      f"The server of {self._name} cannot be reached ({self._told(error)});"
-      " what was committed is kept. Resume the run once the server is there."
+  def _lost(self, error: Exception) -> StoreLost:
+    told = self._told(error)
+    if any(words in told for words in _LOGIN):
+      return StoreLost(
+        f"The server of {self._name} refuses the login ({told}); what was"
+        " committed is kept. Mend user, password or database in the address,"
+        " which stands in the variable that service.store_env names."
+      )
+    return StoreLost(
+      f"The server of {self._name} cannot be reached ({told}); what was"
+      " committed is kept. Resume the run once the server is there."
     )
 
   def _told(self, error: Exception) -> str:
