@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from tests.service.store_contract import PostgresHome, event, task_event
+from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.event_log import StoreError
 from varl_jax.service.postgres_store import PostgresStore, schema_of
 
@@ -93,6 +94,8 @@ def test_a_server_that_stays_away_is_a_clear_error(home):
     with pytest.raises(StoreError, match="cannot be reached") as caught:
       store.commit([event("b")])
     assert "Resume the run" in str(caught.value)
+    # So that the trainer saves its last whole step and ends with its code.
+    assert isinstance(caught.value, ServiceFailure)
     assert home.run in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not store.has("b")
@@ -227,6 +230,15 @@ def test_a_refused_password_is_not_repeated(home):
   with pytest.raises(StoreError, match="password authentication") as caught:
     PostgresStore(address, run="r", patience=0)
   assert SECRET not in told(caught.value)
+  assert "refuses the login" in str(caught.value)
+  assert "service.store_env" in str(caught.value)
+  assert "once the server is there" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_no_lost_server(home):
+  address = home.server.address(database="nowhere")
+  with pytest.raises(StoreError, match="Mend user, password or database"):
+    PostgresStore(address, run="r", patience=0)
 
 
 def test_a_lost_server_does_not_tell_the_password(home):
