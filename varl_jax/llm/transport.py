@@ -246,8 +246,9 @@ def _describe(error: BaseException) -> TransportError:
     if isinstance(cause, socket.gaierror):
       return TransportError(str(cause.strerror).lower(), astray=True)
   for cause in causes:
-    if isinstance(cause, OSError) and cause.errno in errno.errorcode:
-      return TransportError(os.strerror(cause.errno).lower())
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number is not None and number in errno.errorcode:
+      return TransportError(os.strerror(number).lower())
   return TransportError(f"the connection failed ({type(error).__name__})")
 
 
