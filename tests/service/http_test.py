@@ -17,7 +17,6 @@ from varl_jax.llm.chat import ChatError
 from varl_jax.roles.bundle import make_roles
 from varl_jax.service import http_client, http_process, wire
 from varl_jax.service.calls import ServiceFailure, Stopped
-from varl_jax.service.event_log import StoreLost
 from varl_jax.service.http_client import Unreachable
 from varl_jax.service.http_process import ListenError
 from varl_jax.types import to_json
@@ -403,12 +402,6 @@ def test_notices_reach_the_trainer_once(tmp_path):
         hosted.notices.say("The judge is back.")
         chat.free.set()
   assert told == ["The judge is away: no route to it.", "The judge is back."]
-
-
-def test_a_lost_store_is_the_same_on_both_sides():
-  found = wire.unpack_error(wire.pack_error(StoreLost("Gone.")))
-  assert type(found) is StoreLost and str(found) == "Gone."
-  assert isinstance(found, ServiceFailure)
 
 
 def test_exposure_needs_a_token():

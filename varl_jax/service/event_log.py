@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from varl_jax.service import projections
-from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.failpoints import failpoint
 
 EVENTS_TABLE: Final = """
@@ -42,10 +41,6 @@ Head = tuple[int, str]
 
 class StoreError(Exception):
   """The store cannot be opened, read or written; one clear sentence."""
-
-
-class StoreLost(StoreError, ServiceFailure):
-  """The store's server is gone; what was committed is kept."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,6 @@ from varl_jax.service.event_log import (
   EventLog,
   Head,
   StoreError,
-  StoreLost,
 )
 
 if TYPE_CHECKING:
@@ -249,15 +248,15 @@ class PostgresStore(EventLog):
       " change was saved."
     )
 
-  def _lost(self, error: Exception) -> StoreLost:
+  def _lost(self, error: Exception) -> StoreError:
     told = self._told(error)
     if any(words in told for words in _LOGIN):
-      return StoreLost(
+      return StoreError(
         f"The server of {self._name} refuses the login ({told}); what was"
         " committed is kept. Mend user, password or database in the address,"
         " which stands in the variable that service.store_env names."
       )
-    return StoreLost(
+    return StoreError(
       f"The server of {self._name} cannot be reached ({told}); what was"
       " committed is kept. Resume the run once the server is there."
     )

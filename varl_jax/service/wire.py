@@ -13,7 +13,6 @@ from typing import Any, ClassVar, Final, Protocol
 
 from varl_jax.llm.journal import JournalError
 from varl_jax.service.calls import ServiceFailure
-from varl_jax.service.event_log import StoreLost
 from varl_jax.service.store import StoreError
 from varl_jax.types import GradedGroup, Rollout, Task, from_json, to_json
 
@@ -27,7 +26,6 @@ ERRORS: Final[dict[str, type[Exception]]] = {
   "JournalError": JournalError,
   "ServiceFailure": ServiceFailure,
   "StoreError": StoreError,
-  "StoreLost": StoreLost,
 }
 
 
