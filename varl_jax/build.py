@@ -48,7 +48,7 @@ from varl_jax.run_folder import (
 )
 from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service import evidence
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
@@ -224,10 +224,13 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     claim(config, workdir)
     metrics = stack.enter_context(MetricsWriter(workdir))
     interrupted = stack.enter_context(_interruptible())
+    service.give_up_when(interrupted)
     progress = Progress(
       total=config.train.steps, start=start, title=config.name
     )
-    validator, usage = _validation(config, domain, workdir, stack)
+    validator, usage = _validation(
+      config, domain, workdir, stack, interrupted=interrupted
+    )
     trainer = Trainer(
       config=config,
       service=service,
@@ -270,6 +273,8 @@ def _validation(
   domain: Domain,
   workdir: pathlib.Path,
   stack: contextlib.ExitStack,
+  *,
+  interrupted: Callable[[], bool],
 ) -> tuple[Validator | None, Callable[[], dict[str, float]]]:
   """The held-out tasks, and what their judge was asked for so far."""
   if not config.eval.interval:
@@ -282,6 +287,8 @@ def _validation(
   validator = domain.make_validator(None if judge is None else lambda: judge)
   if isinstance(validator, JudgedValidator):
     stack.enter_context(contextlib.closing(validator))
+    if judge is not None:
+      validator.give_up_when(lambda: interrupted() and judge.away)
   return validator, lambda: total_usage([] if judge is None else [judge])
 
 
@@ -343,7 +350,7 @@ def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
       " goes on from it.",
       file=sys.stderr,
     )
-    return JUDGE_FAILED
+    return INTERRUPTED if isinstance(error, Stopped) else JUDGE_FAILED
   if done < steps:
     print(
       f"Interrupted after step {done} of {steps}, state saved. The same command"
@@ -355,7 +362,11 @@ def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-  """Ctrl-C and SIGTERM end the run after the step; a second one at once."""
+  """Ctrl-C and SIGTERM end the run after the step; a second one at once.
+
+  A run that waits for a server has no end of the step to wait for: the service
+  is told by `give_up_when`.
+  """
   seen = False
 
   def ask(number: int, frame: types.FrameType | None) -> None:

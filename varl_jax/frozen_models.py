@@ -51,6 +51,10 @@ class FrozenModels:
     """
     return total_usage(self.endpoints)
 
+  def away(self) -> bool:
+    """Whether calls wait for a server that is down."""
+    return any(endpoint.away for endpoint in self.endpoints)
+
 
 def total_usage(endpoints: Sequence[JournaledChat]) -> dict[str, float]:
   """See `FrozenModels.usage`."""

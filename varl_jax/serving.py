@@ -90,6 +90,7 @@ def make_service(
       service,
       notices=notices,
       meter=models.usage,
+      away=models.away,
       canary=config.judge.canary,
       closing=stack.pop_all(),
     )

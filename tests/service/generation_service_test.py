@@ -360,6 +360,7 @@ def test_the_service_takes_no_validation_score():
     "poll",
     "grade",
     "grade_canary",
+    "give_up_when",
     "report",
     "event_number",
     "rewind",
@@ -381,6 +382,7 @@ def test_the_service_takes_no_validation_score():
     "limit",
     "repaired",
     "path",
+    "asked",
   }
 
 

@@ -15,8 +15,8 @@ from tests import fakes
 from tests.service import hosts
 from varl_jax.llm.chat import ChatError
 from varl_jax.roles.bundle import make_roles
-from varl_jax.service import http_process, wire
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service import http_client, http_process, wire
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.http_client import Unreachable
 from varl_jax.service.http_process import ListenError
 from varl_jax.types import to_json
@@ -44,10 +44,10 @@ class Held:
     return await fakes.chat().complete(request)
 
 
-def held_host(chat, path):
+def held_host(chat, path, **parts):
   config = fakes.config()
   roles = make_roles(chat, "story", config.judge, fakes.CHECKS)
-  return hosts.host(path, config=config, roles=roles)
+  return hosts.host(path, config=config, roles=roles, **parts)
 
 
 @contextlib.contextmanager
@@ -189,6 +189,37 @@ def test_a_service_that_stays_away_is_one_sentence(tmp_path):
       service.check(patience_s=3.0)
   assert len(told) == 2
   assert url in told[0]
+
+
+@pytest.mark.parametrize("kind", ["thread", "http"])
+def test_a_run_that_is_to_stop_does_not_wait_for_a_models_server(
+  kind, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(http_client, "WAIT_S", 0.1)
+  chat = Held()
+  asked, away = threading.Event(), threading.Event()
+  hosted = held_host(chat, tmp_path / "s.sqlite", away=away.is_set)
+  with hosts.presented(kind, hosted, tmp_path) as service:
+    service.give_up_when(asked.is_set)
+    with in_thread(lambda: service.grade(0, [judged_task()])) as outcome:
+      assert chat.asked.wait(60)
+      asked.set()
+      time.sleep(1.0)
+      assert outcome == []  # It ends after the step, while there is a server.
+      away.set()
+    assert [type(error) for error in outcome] == [Stopped]
+    chat.free.set()
+    assert service.grade(0, [judged_task()])  # It is there to go on from.
+
+
+def test_a_run_that_is_to_stop_does_not_wait_for_the_service(tmp_path):
+  http = hosts.Http(hosts.host(tmp_path / "s.sqlite"), tmp_path)
+  told = []
+  with contextlib.closing(hosts.client(http.url, notify=told.append)) as client:
+    http.stop()
+    client.give_up_when(lambda: len(told) > 0)
+    with pytest.raises(Stopped, match="waiting for the generation service"):
+      client.poll(0, 4)
 
 
 def test_another_server_is_told_from_a_service(tmp_path):

@@ -76,6 +76,19 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Proposed:
+  """Requests, and why there are fewer than were asked for.
+
+  Attributes:
+    requests: what came.
+    problem: of the last call that failed for good, "" without one.
+  """
+
+  requests: tuple[Request, ...]
+  problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
   """A valid task, or None with the reason of the last attempt.
 
@@ -119,9 +132,7 @@ class Writer:
   def _per_call(self) -> int:
     return PROPOSALS_PER_PASSAGE if self.source else PROPOSALS_PER_CALL
 
-  async def propose(
-    self, count: int, *, batch: int, guidance: str
-  ) -> list[Request]:
+  async def propose(self, count: int, *, batch: int, guidance: str) -> Proposed:
     """At most `count` requests; fewer when replies fail or fall short.
 
     Raises:
@@ -136,12 +147,14 @@ class Writer:
       for index, first in enumerate(range(0, count, self._per_call))
     ]
     found = await together(calls)
-    return [request for some in found for request in some]
+    problems = [some.problem for some in found if some.problem]
+    return Proposed(
+      requests=tuple(request for some in found for request in some.requests),
+      problem=problems[-1] if problems else "",
+    )
 
-  async def _propose(
-    self, count: int, *, op: str, guidance: str
-  ) -> tuple[Request, ...]:
-    seed = self._seed_passage(op)
+  async def _propose(self, count: int, *, op: str, guidance: str) -> Proposed:
+    seed, problem = self._seed_passage(op), ""
     for number in range(1 + RETRIES):
       name = f"{op}/{number}"
       reply = await attempt(
@@ -156,11 +169,14 @@ class Writer:
       )
       if not isinstance(reply, ChatError):
         source = seed.name if seed else ""
-        return tuple(
-          dataclasses.replace(request, seed_passage=source)
-          for request in reply[:count]
+        return Proposed(
+          requests=tuple(
+            dataclasses.replace(request, seed_passage=source)
+            for request in reply[:count]
+          )
         )
-    return ()
+      problem = str(reply)
+    return Proposed(requests=(), problem=problem)
 
   def _seed_passage(self, op: str) -> Passage | None:
     if self.source is None:
