@@ -118,6 +118,21 @@ def test_a_bad_reference_is_a_config_error(mine, tree, match):
     load_domain(config(str(mine)))
 
 
+@pytest.mark.parametrize(
+  ("text", "match"),
+  [
+    ('{"tasks": NaN}', "'tasks' is no number, got nan"),
+    ('{"tasks": 3, "negative_share": -Infinity}', "'negative_share' is no"),
+    ('{"tasks": 3, "self_similarity": 1e999}', "'self_similarity' is no"),
+    ('{"tasks": 3, "use_cases": {"a": NaN}}', "'use_cases' is no number"),
+  ],
+)
+def test_numbers_that_are_none_are_refused(mine, text, match):
+  (mine / "reference.json").write_text(text)
+  with pytest.raises(ConfigError, match=match):
+    load_domain(config(str(mine)))
+
+
 def test_held_out_tasks_come_from_a_file(tmp_path):
   path = tmp_path / "tasks.jsonl"
   task = Task(

@@ -233,7 +233,7 @@ def test_full_disk_loses_nothing(undisturbed, environment, tmp_path):
     text=True,
     timeout=400,
   )
-  assert_refused(done, "")
+  assert_one_sentence(done, "same command goes on", code=3)
   done = run(workdir, environment, *TINY)
   assert done.returncode == 0, done.stderr
   assert records(workdir) == records(undisturbed)
@@ -272,8 +272,12 @@ def test_real_model_trains_checkpoints_and_resumes(environment, tmp_path):
 
 
 def assert_refused(done, words):
-  """Exit code 2 and one sentence, no traceback."""
-  assert done.returncode == 2, done.stdout + done.stderr
+  assert_one_sentence(done, words, code=2)
+
+
+def assert_one_sentence(done, words, *, code):
+  """The exit code and one sentence, no traceback."""
+  assert done.returncode == code, done.stdout + done.stderr
   assert "Traceback" not in done.stderr, done.stderr
   said = [s for s in done.stderr.splitlines() if s.startswith("varl_jax: ")]
   assert len(said) == 1, done.stderr

@@ -1,5 +1,6 @@
 """Held-out tasks graded by a scripted judge, against hand-worked scores."""
 
+import asyncio
 import json
 
 import pytest
@@ -9,7 +10,7 @@ from varl_jax.judged_validation import JudgedValidator, read_tasks
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.scripted_chat import ScriptedChat
 from varl_jax.rubrics.checks import CheckRegistry
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.types import Criterion, Message, Rubric, Task, to_json
 
 
@@ -69,6 +70,22 @@ def scored(made, answers):
 
 def test_tasks_are_read_as_they_are(path):
   assert read_tasks(path) == TASKS
+
+
+class Endless:
+  """A judge behind a server that never comes back."""
+
+  name = "judge"
+
+  async def complete(self, request):
+    await asyncio.Event().wait()
+
+
+def test_a_run_that_is_to_stop_does_not_wait_for_the_judge(path):
+  made = validator(path, chat=Endless())
+  made.give_up_when(lambda: True)
+  with pytest.raises(Stopped):
+    scored(made, [["red"], ["red"]])
 
 
 def test_the_length_term_is_two_sided_and_signed(path):

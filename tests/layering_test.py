@@ -10,7 +10,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "varl_jax"
 
-PLAIN = {"types", "config"}
+PLAIN = {"types", "config", "files"}
 HOST = {
   "rubrics": PLAIN,
   "llm": PLAIN,
@@ -29,7 +29,7 @@ JAX = {
   # The sampler computes log-probabilities with the trainer's own function.
   "sampling": PLAIN | {"models", "rl", "llm"},
 }
-ALLOWED = {"types": set(), "config": {"types"}} | HOST | JAX
+ALLOWED = {"types": set(), "files": set(), "config": {"types"}} | HOST | JAX
 
 # No part of the host tower may load an array framework.
 ARRAY_FRAMEWORKS = {

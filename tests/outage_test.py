@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import signal
+import time
 
 import pytest
 
@@ -185,8 +187,50 @@ def test_calls_that_never_succeed_stop_the_run_with_the_cause(
         assert secret.encode() not in file.read(), name
 
 
-def test_outage_at_once_is_said_before_any_step(train, tmp_path, capsys):
-  with fault_server(world.CHAT, Always("503")) as server:
+@pytest.mark.parametrize(
+  ("fault", "cause"), [("503", "status 503"), ("html", "an HTML page")]
+)
+def test_outage_at_once_is_said_before_any_step(
+  train, tmp_path, capsys, fault, cause
+):
+  with fault_server(world.CHAT, Always(fault)) as server:
     settings = config(server.url, outage_s=0.5)
     assert train(settings, tmp_path) == build.JUDGE_FAILED
-  assert "needs 4 tasks but the pool has 0" in capsys.readouterr().err
+  last = capsys.readouterr().err.splitlines()[-1]
+  assert "needs 4 tasks but the pool has 0" in last
+  assert cause in last and "check base_url" in last
+  assert "Check base_url, model and key of endpoints.roles" in last
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_that_waits_for_a_server(
+  undisturbed, train, tmp_path, capsys, monkeypatch, number
+):
+  """With the last whole step saved, and the same outcome later."""
+  say = build.Notices.say
+
+  def say_and_stop(notices, sentence):
+    say(notices, sentence)
+    if "does not answer" in sentence:
+      os.kill(os.getpid(), number)
+
+  monkeypatch.setattr(build.Notices, "say", say_and_stop)
+  with fault_server(world.CHAT) as server:
+
+    def gone_after_a_step(call):
+      metrics = tmp_path / "metrics.jsonl"
+      whole = metrics.exists() and metrics.read_text().count("\n") >= 1
+      return "503" if whole else None
+
+    server.faults = gone_after_a_step
+    settings = config(server.url, outage_s=3000.0)
+    begun = time.monotonic()
+    assert train(settings, tmp_path) == build.INTERRUPTED
+    assert time.monotonic() - begun < 1500
+    said = capsys.readouterr().err
+    assert "Stopped while waiting for a model's server" in said
+    assert "same command goes on" in said
+    assert (tmp_path / "checkpoints" / "1").is_dir()
+    server.faults = no_faults
+    assert train(settings, tmp_path) == build.DONE
+  assert records(tmp_path) == records(undisturbed)

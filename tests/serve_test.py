@@ -143,6 +143,47 @@ def test_other_machines_need_a_token(tmp_path):
     assert secret.encode() not in path.read_bytes()
 
 
+TEMPLATE = """{conversation} {criterion}
+Is it met? Say Yes or No.
+"""
+
+
+def test_an_edited_judge_template_is_another_run(tmp_path):
+  path = tmp_path / "grader.txt"
+  path.write_text(TEMPLATE)
+  flag = f"--config.judge.template_path={path}"
+  with serving(tmp_path / "run", flag):
+    pass
+  with serving(tmp_path / "run", flag):
+    pass
+  path.write_text(TEMPLATE + "Be lenient.\n")
+  said = refused(tmp_path / "run", flag)
+  assert "another config (judge.template_sha256)" in said
+
+
+def test_a_missing_template_is_told_before_the_folder_is_made(tmp_path):
+  flag = f"--config.judge.template_path={tmp_path / 'none.txt'}"
+  assert "No such file" in refused(tmp_path / "run", flag)
+  assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_key_is_told_before_the_folder_is_made(tmp_path):
+  said = refused(
+    tmp_path / "run",
+    "--config.endpoints.roles.model=some-model",
+    "--config.endpoints.roles.api_key_env=NOT_SET",
+  )
+  assert "NOT_SET is not set" in said
+  assert not (tmp_path / "run").exists()
+
+
+def test_what_the_system_refuses_is_said_with_its_mend(tmp_path):
+  (tmp_path / "file").write_text("x")
+  said = refused(tmp_path / "file" / "run")
+  assert "Not a directory" in said and "Errno" not in said
+  assert "run the same command once it is mended" in said
+
+
 def test_bad_input_is_one_sentence(tmp_path):
   assert "extra" in refused(tmp_path / "run", "extra")
   assert "moon" in refused(tmp_path / "run", "--config.domain=moon")

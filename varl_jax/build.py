@@ -41,10 +41,17 @@ from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
 from varl_jax.rl.discriminator import Discriminator
 from varl_jax.rl.train_step import Learner
 from varl_jax.rollouts import RolloutWorker
-from varl_jax.run_folder import RunError, check_claim, claim, lock, run_id
+from varl_jax.run_folder import (
+  RunError,
+  check_claim,
+  claim,
+  disk_error,
+  lock,
+  run_id,
+)
 from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service import evidence
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
@@ -66,6 +73,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     RunError, ConfigError: the input cannot be used; nothing was lost.
   """
   try:
+    config = serving.pinned(config)
     check_claim(config, workdir)
     return _train(config, workdir)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
@@ -73,10 +81,7 @@ def run(config: Config, workdir: pathlib.Path) -> int:
   except (JournalError, ReportError, StoreError, TrainingFailure) as error:
     raise RunError(str(error)) from error
   except OSError as error:
-    raise RunError(
-      f"{error.strerror or error}: {error.filename or workdir}. What was"
-      " saved is kept; run the same command once it is mended."
-    ) from error
+    raise disk_error(error, workdir) from error
 
 
 def make_service(
@@ -237,6 +242,8 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     _complete_history(config, domain, workdir)
     print(f"Report: {write_report(workdir)}")
     return DONE
+  # Told before the weights are loaded, which takes minutes.
+  serving.check_models(config, service=not config.service.url)
   policy = make_policy(config)
   workdir.mkdir(parents=True, exist_ok=True)
   with contextlib.ExitStack() as stack:
@@ -248,10 +255,13 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     claim(config, workdir)
     metrics = stack.enter_context(MetricsWriter(workdir))
     interrupted = stack.enter_context(_interruptible())
+    service.give_up_when(interrupted)
     progress = Progress(
       total=config.train.steps, start=start, title=config.name
     )
-    validator, usage = _validation(config, domain, workdir, stack)
+    validator, usage = _validation(
+      config, domain, workdir, stack, interrupted=interrupted
+    )
     trainer = Trainer(
       config=config,
       service=service,
@@ -267,9 +277,27 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       usage=usage,
     )
     code = _loop(trainer, policy.params, workdir)
-    keep_history(service, workdir)
-  print(f"Report: {write_report(workdir)}")
+    with _second_to(code, workdir):
+      keep_history(service, workdir)
+  with _second_to(code, workdir):
+    print(f"Report: {write_report(workdir)}")
   return code
+
+
+@contextlib.contextmanager
+def _second_to(code: int, workdir: pathlib.Path) -> Iterator[None]:
+  """After a run that ended early, what fails here is said and does not decide.
+
+  The exit code and the last sentence are those of what ended the run.
+  """
+  try:
+    yield
+  except (OSError, ReportError, StoreError) as error:
+    if code == DONE:
+      raise
+    if isinstance(error, OSError):
+      error = disk_error(error, workdir)
+    _say_stale(error)
 
 
 def _validation(
@@ -277,6 +305,8 @@ def _validation(
   domain: Domain,
   workdir: pathlib.Path,
   stack: contextlib.ExitStack,
+  *,
+  interrupted: Callable[[], bool],
 ) -> tuple[Validator | None, Callable[[], dict[str, float]]]:
   """The held-out tasks, and what their judge was asked for so far."""
   if not config.eval.interval:
@@ -289,6 +319,8 @@ def _validation(
   validator = domain.make_validator(None if judge is None else lambda: judge)
   if isinstance(validator, JudgedValidator):
     stack.enter_context(contextlib.closing(validator))
+    if judge is not None:
+      validator.give_up_when(lambda: interrupted() and judge.away)
   return validator, lambda: total_usage([] if judge is None else [judge])
 
 
@@ -350,7 +382,7 @@ def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
       " goes on from it.",
       file=sys.stderr,
     )
-    return JUDGE_FAILED
+    return INTERRUPTED if isinstance(error, Stopped) else JUDGE_FAILED
   if done < steps:
     print(
       f"Interrupted after step {done} of {steps}, state saved. The same command"
@@ -362,7 +394,11 @@ def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[Callable[[], bool]]:
-  """Ctrl-C and SIGTERM end the run after the step; a second one at once."""
+  """Ctrl-C and SIGTERM end the run after the step; a second one at once.
+
+  A run that waits for a server has no end of the step to wait for: the service
+  is told by `give_up_when`.
+  """
   seen = False
 
   def ask(number: int, frame: types.FrameType | None) -> None:

@@ -28,6 +28,10 @@ class CheckpointError(RuntimeError):
   """A checkpoint that cannot be written or read; one sentence says why."""
 
 
+class SaveError(CheckpointError):
+  """A checkpoint could not be written; older ones are untouched."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpoints:
   """The checkpoints in a folder, one subfolder a step.
@@ -82,7 +86,7 @@ class Checkpoints:
       meta: JSON values; `step` is added.
 
     Raises:
-      CheckpointError: it could not be written; older ones are untouched.
+      SaveError: it could not be written; older ones are untouched.
     """
     folder = pathlib.Path(self.folder).absolute()
     if step in self.steps():
@@ -104,13 +108,13 @@ class Checkpoints:
           ),
         )
     except _FAILURES as error:
-      raise CheckpointError(
+      raise SaveError(
         f"Could not save the checkpoint of step {step} in {self.folder}:"
         f" {_reason(error)}."
       ) from error
     failpoint("checkpoint/written")
     if step not in self.steps():
-      raise CheckpointError(
+      raise SaveError(
         f"The checkpoint of step {step} in {self.folder} is incomplete after"
         " saving."
       )

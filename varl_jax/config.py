@@ -16,7 +16,16 @@ from typing import Any, Final, Literal
 
 MAX_SAMPLES: Final = 26
 # What of an endpoint decides its replies; the rest is how it is reached.
-_SHAPES_REPLIES: Final = ("model", "effort", "max_tokens")
+SHAPES_REPLIES: Final = ("model", "effort", "max_tokens")
+# Settings that a run may be resumed with changed, beside those of endpoints.
+MAY_CHANGE: Final = (
+  "train.steps",
+  "mesh",
+  "service",
+  "judge.concurrency",
+  "judge.check_workers",
+  "judge.canary",
+)
 
 
 class ConfigError(ValueError):
@@ -352,20 +361,24 @@ class Config:
     """The tree as plain values."""
     return dataclasses.asdict(self)
 
-  def fingerprint(self) -> str:
-    """Hash of every setting that shapes results.
+  def shaping(self) -> dict[str, Any]:
+    """The tree without settings that leave results alone.
 
     How long, on which devices, how fast and through which server is left out:
     a run may go on elsewhere.
     """
     tree = self.to_dict()
-    del tree["train"]["steps"], tree["mesh"], tree["service"]
-    for key in ("concurrency", "check_workers", "canary"):
-      del tree["judge"][key]
+    for path in MAY_CHANGE:
+      *groups, name = path.split(".")
+      del functools.reduce(dict.__getitem__, groups, tree)[name]
     for endpoint in tree["endpoints"].values():
-      for key in set(endpoint) - set(_SHAPES_REPLIES):
+      for key in set(endpoint) - set(SHAPES_REPLIES):
         del endpoint[key]
-    text = json.dumps(tree, sort_keys=True)
+    return tree
+
+  def fingerprint(self) -> str:
+    """Hash of every setting that shapes results, see `shaping`."""
+    text = json.dumps(self.shaping(), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

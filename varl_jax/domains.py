@@ -7,6 +7,7 @@ model: endpoints fill their roles. Loads no jax.
 
 import dataclasses
 import functools
+import math
 from typing import Final, Protocol
 
 from varl_jax.config import Config, ConfigError
@@ -145,7 +146,7 @@ def _reference(domain: str) -> CorpusStatistics | None:
   for name, value in known.items():
     shares = value.values() if isinstance(value, dict) else [value]
     if (name == "use_cases") != isinstance(value, dict) or not all(
-      type(share) in (int, float) for share in shares
+      type(share) in (int, float) and math.isfinite(share) for share in shares
     ):
       raise ConfigError(
         f"reference.json of domain {domain!r}: {name!r} is no number"

@@ -11,7 +11,12 @@ import pathlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from varl_jax.config import Config, ConfigError, EndpointConfig
+from varl_jax.config import (
+  Config,
+  ConfigError,
+  EndpointConfig,
+  EndpointsConfig,
+)
 from varl_jax.llm.chat import ChatModel
 from varl_jax.llm.journal import Journal, JournaledChat
 from varl_jax.llm.openai_chat import make_chat
@@ -45,6 +50,10 @@ class FrozenModels:
       the journal answered. Nothing without endpoints.
     """
     return total_usage(self.endpoints)
+
+  def away(self) -> bool:
+    """Whether calls wait for a server that is down."""
+    return any(endpoint.away for endpoint in self.endpoints)
 
 
 def total_usage(endpoints: Sequence[JournaledChat]) -> dict[str, float]:
@@ -84,11 +93,7 @@ def open_models(
   opener = _Opener(config, folder / JOURNAL, notify=notify, stack=stack)
   chat = own
   if settings.roles.model:
-    # Roles call seldom; without a judge of its own they are the judge as well.
-    own_judge = bool(settings.judge.model)
-    chat = opener.open(
-      settings.roles, transport="sdk" if own_judge else "aiohttp"
-    )
+    chat = opener.open(settings.roles, transport=_roles_transport(settings))
   if chat is None:
     raise ConfigError(
       f"Domain {config.domain!r} has no model of its own; name one by"
@@ -111,14 +116,51 @@ def open_validation_judge(
     ConfigError: the endpoint cannot be used.
     JournalError: the journal cannot be used.
   """
-  settings = config.endpoints
-  endpoint = settings.judge if settings.judge.model else settings.roles
+  endpoint = _judging(config.endpoints)
   if not endpoint.model:
     return None
   opener = _Opener(
     config, folder / VALIDATION_JOURNAL, notify=notify, stack=stack
   )
   return opener.open(endpoint)
+
+
+def validates_here(config: Config) -> bool:
+  """Whether the trainer's process asks a judge about held-out tasks."""
+  return bool(config.eval.interval and config.eval.tasks_path)
+
+
+def check_endpoints(config: Config, *, service: bool) -> None:
+  """Checks the endpoints that this process will open.
+
+  Args:
+    config: the run's settings.
+    service: whether the service runs in it; else validation alone asks.
+
+  Raises:
+    ConfigError: a key is missing, an address cannot be used, or a package is
+      not installed.
+  """
+  settings = config.endpoints
+  needed: list[tuple[EndpointConfig, TransportName]] = []
+  if service:
+    needed.append((settings.roles, _roles_transport(settings)))
+    needed.append((settings.judge, "aiohttp"))
+  elif validates_here(config):
+    needed.append((_judging(settings), "aiohttp"))
+  for endpoint, transport in needed:
+    if endpoint.model:
+      make_chat(endpoint, transport=transport)
+
+
+def _judging(settings: EndpointsConfig) -> EndpointConfig:
+  """The judge's endpoint, the roles' where it has none of its own."""
+  return settings.judge if settings.judge.model else settings.roles
+
+
+def _roles_transport(settings: EndpointsConfig) -> TransportName:
+  """Roles call seldom; without a judge of its own they are the judge too."""
+  return "sdk" if settings.judge.model else "aiohttp"
 
 
 class _Opener:

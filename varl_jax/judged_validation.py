@@ -96,8 +96,13 @@ class JudgedValidator:
     self._checks = checks
     self._registry = registry
     self._make_judge = make_judge
+    self._asked: Callable[[], bool] = lambda: False
     self._loop: LoopThread | None = None
     self._roles: Roles | None = None
+
+  def give_up_when(self, asked: Callable[[], bool]) -> None:
+    """Lets `score` end with `Stopped` when `asked` says so."""
+    self._asked = asked
 
   def score(
     self, tasks: Sequence[Task], answers: Sequence[Sequence[str | None]]
@@ -128,6 +133,7 @@ class JudgedValidator:
         registry=self._registry,
       )
       self._loop = LoopThread("validation")
+      self._loop.give_up_when(lambda: self._asked())
     grader = self._roles.grader
     try:
       rows = self._loop.run(self._graded(grader, tasks, answers))

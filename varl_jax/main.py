@@ -7,8 +7,9 @@
 With `--plan` it only prints the calls, tokens and cost to expect (`--json` for
 programs) and loads neither jax nor a model.
 
-Exit codes: 0 done, 2 wrong input, 3 the judge failed too often (state saved),
-130 interrupted (state saved). The same command goes on where a run stopped.
+Exit codes: 0 done, 2 wrong input, 3 a model, the judge, the store or the disk
+failed on the way (state saved), 130 interrupted (state saved). The same command
+goes on where a run stopped.
 """
 
 import pathlib

@@ -28,6 +28,10 @@ class MetricsError(Exception):
   """Metrics cannot be read or written; one clear sentence."""
 
 
+class RecordError(MetricsError):
+  """A record could not be written; those before it are untouched."""
+
+
 class MetricsWriter:
   """Appends the records of one run to `metrics.jsonl` in its folder."""
 
@@ -71,8 +75,8 @@ class MetricsWriter:
 
     Raises:
       ValueError: the step does not follow the last one.
-      MetricsError: a value is not finite or not a scalar, or the disk is full;
-        nothing of the record is kept.
+      MetricsError: a value is not finite or not a scalar.
+      RecordError: the record could not be written; nothing of it is kept.
     """
     if self._last is not None and step <= self._last:
       raise ValueError(
@@ -120,7 +124,7 @@ class MetricsWriter:
       os.fsync(self._file.fileno())
     except OSError as error:
       os.ftruncate(self._file.fileno(), start)
-      raise MetricsError(
+      raise RecordError(
         f"{self.path} cannot be written ({error.strerror or error}); the"
         " run can be resumed once it can."
       ) from error

@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from varl_jax import metrics as run_metrics
+from varl_jax.command_line import refuse
+from varl_jax.files import replace_text
 from varl_jax.report_page import render_report
 from varl_jax.service import evidence
 from varl_jax.service.evidence import History
@@ -66,10 +68,8 @@ def write_report(
     history=history,
   )
   path = folder / FILE_NAME
-  draft = path.with_name(FILE_NAME + ".draft")
   # A model's text may hold what UTF-8 cannot, such as half a surrogate pair.
-  draft.write_text(page, encoding="utf-8", errors="replace")
-  os.replace(draft, path)
+  replace_text(path, page, errors="replace")
   return path
 
 
@@ -91,9 +91,7 @@ def read_service(path: str | os.PathLike[str]) -> History:
 def write_history(workdir: pathlib.Path, history: History) -> None:
   """Leaves guidance and memo versions for reports without the store."""
   text = json.dumps({"guidance": history.guidance, "memos": history.memos})
-  draft = workdir / f"{HISTORY}.draft"
-  draft.write_text(text, encoding="utf-8")
-  os.replace(draft, workdir / HISTORY)
+  replace_text(workdir / HISTORY, text)
 
 
 def read_history(folder: pathlib.Path) -> History:
@@ -139,9 +137,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
   chosen = parser.parse_args(arguments)
   try:
     print(write_report(chosen.workdir))
-  except (ReportError, run_metrics.MetricsError, OSError) as error:
-    print(f"varl_jax: {error}", file=sys.stderr)
-    return 2
+  except (ReportError, run_metrics.MetricsError) as error:
+    return refuse(str(error))
+  except OSError as error:
+    return refuse(
+      f"The report cannot be written ({error.strerror or error}:"
+      f" {error.filename or chosen.workdir}); mend that and run it again."
+    )
   return 0
 
 

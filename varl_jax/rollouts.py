@@ -1,11 +1,12 @@
 """Task -> rollouts: prompts rendered, answers sampled, texts taken out."""
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Sequence
 from typing import Any
 
-from varl_jax.llm.final_answer import final_answer
+from varl_jax.llm.final_answer import CLOSE, OPEN, final_answer
 from varl_jax.models.tokenizer import Tokenizer
 from varl_jax.sampling.sampler import Sample, Sampler
 from varl_jax.types import Message, Rollout, Task
@@ -89,12 +90,33 @@ class RolloutWorker:
 
   def _rollout(self, task: Task, index: int, sample: Sample) -> Rollout:
     text = self.tokenizer.decode(sample.tokens)
+    answer = final_answer(text, finish=sample.finish, reasoning=self.reasoning)
     return Rollout(
       task_id=task.task_id,
       sample=index,
-      answer=final_answer(text, finish=sample.finish, reasoning=self.reasoning),
+      answer=answer,
       tokens=sample.tokens,
       logprobs=sample.logprobs,
       mask=(1,) * len(sample.tokens),
       finish=sample.finish,
+      reasoning_chars=reasoning_chars(text, answer, finish=sample.finish),
     )
+
+
+def reasoning_chars(text: str, answer: str | None, *, finish: str) -> int:
+  """Characters of a generated text's reasoning, the tags not counted.
+
+  Args:
+    text: the generated text.
+    answer: what `final_answer` makes of it; None says that all of the text is
+      reasoning.
+    finish: why generation ended.
+  """
+  end = len(text) if answer is None else 0
+  # The channel's last closing tag; one inside a tool span leaves another rest.
+  for tag in re.finditer(re.escape(CLOSE), text):
+    rest = final_answer(text[tag.end() :], finish=finish, reasoning=False)
+    if answer is not None and rest == answer:
+      end = tag.start()
+  reasoning = text[:end].replace(OPEN, "").replace(CLOSE, "")
+  return len(reasoning.strip())

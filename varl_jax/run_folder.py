@@ -2,15 +2,18 @@
 
 import fcntl
 import json
-import os
 import pathlib
 import uuid
-from typing import IO, Final
+from collections.abc import Mapping
+from typing import IO, Any, Final
 
-from varl_jax.config import Config
+from varl_jax.config import MAY_CHANGE, SHAPES_REPLIES, Config
+from varl_jax.files import replace_text
 
 RUN_ID: Final = "run_id"
 LOCK: Final = "trainer.lock"
+# Of changed settings, in a message.
+_MOST_NAMED: Final = 4
 
 
 class RunError(Exception):
@@ -29,15 +32,19 @@ def check_claim(config: Config, workdir: pathlib.Path) -> None:
   if not path.exists():
     return
   try:
-    found = json.loads(path.read_text())["fingerprint"]
+    found = json.loads(path.read_text(encoding="utf-8"))
+    theirs = found["fingerprint"]
   except (ValueError, KeyError, TypeError) as error:
     raise RunError(
       f"{path} cannot be read ({error}); choose another --workdir."
     ) from error
-  if found != config.fingerprint():
+  if theirs != config.fingerprint():
+    names = _changed(found, config)
     raise RunError(
-      f"{workdir} holds a run of another config; choose another --workdir"
-      " or remove the folder. (Only train.steps may change.)"
+      f"{workdir} holds a run of another config{names and f' ({names})'};"
+      " choose another --workdir or remove the folder. (What may change:"
+      f" {', '.join(MAY_CHANGE)}, and of endpoints all but"
+      f" {', '.join(SHAPES_REPLIES)}.)"
     )
 
 
@@ -50,9 +57,9 @@ def claim(config: Config, workdir: pathlib.Path) -> None:
 def run_id(workdir: pathlib.Path) -> str:
   """The run's name for services elsewhere; made when there is none yet."""
   path = workdir / RUN_ID
-  if not path.exists():
+  if not path.exists() or not path.read_text(encoding="utf-8").strip():
     replace_text(path, uuid.uuid4().hex + "\n")
-  return path.read_text().strip()
+  return path.read_text(encoding="utf-8").strip()
 
 
 def lock(workdir: pathlib.Path) -> IO[str]:
@@ -72,8 +79,32 @@ def lock(workdir: pathlib.Path) -> IO[str]:
   return handle
 
 
-def replace_text(path: pathlib.Path, text: str) -> None:
-  """Writes a small file so that it is never seen half-written."""
-  draft = path.with_name(f"{path.name}.draft")
-  draft.write_text(text, encoding="utf-8")
-  os.replace(draft, path)
+def disk_error(error: OSError, workdir: pathlib.Path) -> RunError:
+  """What the system refused, with the mend."""
+  return RunError(
+    f"{error.strerror or error}: {error.filename or workdir}. What was saved is"
+    " kept; run the same command once it is mended."
+  )
+
+
+def _changed(found: Mapping[str, Any], config: Config) -> str:
+  """Names of settings that differ from those of `config.json`; "" for none."""
+  known = _flat(found)
+  names = [
+    name
+    for name, value in _flat(config.shaping()).items()
+    if name not in known or known[name] != value
+  ]
+  more = " and more" if len(names) > _MOST_NAMED else ""
+  return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  """A tree of settings by dotted name."""
+  flat: dict[str, Any] = {}
+  for key, value in tree.items():
+    if isinstance(value, Mapping):
+      flat |= _flat(value, f"{prefix}{key}.")
+    else:
+      flat[f"{prefix}{key}"] = value
+  return flat

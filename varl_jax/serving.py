@@ -15,10 +15,21 @@ from typing import Any, Final
 
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
-from varl_jax.frozen_models import open_models
+from varl_jax.frozen_models import (
+  check_endpoints,
+  open_models,
+  validates_here,
+)
 from varl_jax.methods import METHODS
-from varl_jax.roles.bundle import make_roles
-from varl_jax.run_folder import RunError, check_claim, claim, run_id
+from varl_jax.roles.bundle import judge_template, make_roles
+from varl_jax.roles.judge_template import with_hash
+from varl_jax.run_folder import (
+  RunError,
+  check_claim,
+  claim,
+  disk_error,
+  run_id,
+)
 from varl_jax.service import http_process
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_server import Door, make_app
@@ -79,9 +90,38 @@ def make_service(
       service,
       notices=notices,
       meter=models.usage,
+      away=models.away,
       canary=config.judge.canary,
       closing=stack.pop_all(),
     )
+
+
+def pinned(config: Config) -> Config:
+  """The config with the hash of the judge's template in it.
+
+  It is thus part of what a resumed run is compared with: an edited template is
+  another judge.
+
+  Raises:
+    ConfigError: the template cannot be used.
+  """
+  return dataclasses.replace(config, judge=with_hash(config.judge))
+
+
+def check_models(config: Config, *, service: bool) -> None:
+  """Checks keys, addresses and the judge's template; opens and asks nothing.
+
+  Args:
+    config: the run's settings.
+    service: whether the service runs here; else only what validation asks for
+      is needed.
+
+  Raises:
+    ConfigError: one of them cannot be used.
+  """
+  check_endpoints(config, service=service)
+  if service or validates_here(config):
+    judge_template(config.judge)
 
 
 def make_store(config: Config, path: pathlib.Path) -> Any:
@@ -122,12 +162,14 @@ def serve(
     ConfigError, PromptError, StoreError, JournalError: see `make_service`.
   """
   secret = token(config)
+  config = pinned(config)
   try:
     http_process.check_exposure(
       host, secret, token_env=config.service.token_env
     )
     check_claim(config, workdir)
     domain = load_domain(config)
+    check_models(config, service=True)
     workdir.mkdir(parents=True, exist_ok=True)
     notices = Notices(lambda sentence: print(sentence, file=sys.stderr))
     with contextlib.ExitStack() as stack:
@@ -153,6 +195,8 @@ def serve(
     raise RunError(
       f"{error.name} is not installed; pip install -e '.[server]'."
     ) from error
+  except OSError as error:
+    raise disk_error(error, workdir) from error
   print("Stopped, state saved. The same command goes on from here.")
   return 0
 

@@ -20,24 +20,29 @@ import dataclasses
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
 
-from varl_jax.checkpoints import CheckpointError, Checkpoints
+from varl_jax.checkpoints import CheckpointError, Checkpoints, SaveError
 from varl_jax.config import Config
-from varl_jax.metrics import MetricsWriter, Progress
+from varl_jax.llm.journal import JournalError
+from varl_jax.metrics import MetricsWriter, Progress, RecordError
 from varl_jax.protocols import Service, Validator
 from varl_jax.rl.advantages import group_advantages
 from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.event_log import StoreError
 from varl_jax.service.failpoints import failpoint
 from varl_jax.step_measures import Clock, length_metrics, score_metrics
 from varl_jax.suspicion import RunState, Suspecting
 from varl_jax.types import GradedGroup
+
+# What a run may lose on its way without losing what it saved.
+_LOST: Final = (StoreError, JournalError, SaveError, RecordError)
 
 
 class TrainingFailure(Exception):
@@ -84,11 +89,21 @@ class Trainer:
       interrupted.
 
     Raises:
-      ServiceFailure: the service or the judge of the validation cannot go on;
-        the last whole step is saved unless its weights were already being
-        updated.
+      ServiceFailure: the service, its store, the judge of the validation or
+        the disk cannot go on; the last whole step is saved unless its weights
+        were already being updated or the disk has failed. The last checkpoint
+        is there in any case.
     """
     state, done, pending = self._resume(self._fresh(params))
+    try:
+      state, done = self._run_from(state, done, pending)
+    except _LOST as error:
+      raise ServiceFailure(str(error)) from error
+    return state.policy, done
+
+  def _run_from(
+    self, state: RunState, done: int, pending: dict[str, float] | None
+  ) -> tuple[RunState, int]:
     if done == 0 and self.validator is not None:
       self._record(0, self._validate(state, 0))
     elif pending:
@@ -97,9 +112,9 @@ class Trainer:
       boundary = self.service.event_number()
       try:
         state, measured = self._step(state, done + 1)
-      except ServiceFailure:
-        if _intact(state) and done not in self.checkpoints.steps() and done:
-          self._save(done, state, boundary)
+      except (ServiceFailure, StoreError) as error:
+        if not self._of_the_disk(error):
+          self._keep(done, state, boundary)
         raise
       done += 1
       last = done == self.config.train.steps
@@ -118,7 +133,7 @@ class Trainer:
         self._save(done, state, self.service.event_number())
       if stop:
         break
-    return state.policy, done
+    return state, done
 
   def _fresh(self, params: Any) -> RunState:
     return RunState(
@@ -238,6 +253,23 @@ class Trainer:
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.progress.update(self.metrics.write(step, measured))
     failpoint("record/written")
+
+  def _of_the_disk(self, error: Exception) -> bool:
+    """Whether what failed lies on the disk that checkpoints would go to."""
+    service = self.config.service
+    if isinstance(error, StoreError):
+      return not (service.url or service.store_env)
+    return isinstance(error.__cause__, JournalError)
+
+  def _keep(self, done: int, state: RunState, event_number: int) -> None:
+    """Saves the last whole step after a failure, where that can be done."""
+    if not done or not _intact(state) or done in self.checkpoints.steps():
+      return
+    try:
+      self._save(done, state, event_number)
+    except SaveError as error:
+      # What stopped the run is the better cause to end with.
+      print(f"varl_jax: {error}", file=sys.stderr)
 
   def _save(
     self,

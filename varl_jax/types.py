@@ -58,6 +58,7 @@ class Task:
     prompt: the conversation the solver answers (no system turn).
     rubric: the rubric at this serving; one version for a whole group.
     use_case: the domain's own kind of task.
+    specialty: the branch of its field, "" where the field has none.
     red_team: whether the task sets a trap.
     guidance_version: version of the guidance that wrote it.
     memo_version: version of the memo that wrote it.
@@ -70,6 +71,7 @@ class Task:
   prompt: tuple[Message, ...]
   rubric: Rubric
   use_case: str = ""
+  specialty: str = ""
   red_team: bool = False
   guidance_version: int = 0
   memo_version: int = 0
@@ -112,6 +114,7 @@ class Rollout:
     logprobs: log-probability of each token when it was sampled (nats).
     mask: 1 for trained tokens.
     finish: `stop`, or `length` when the token limit ended it.
+    reasoning_chars: characters of the reasoning before the answer.
   """
 
   task_id: str
@@ -121,6 +124,7 @@ class Rollout:
   logprobs: tuple[float, ...]
   mask: tuple[int, ...]
   finish: Finish
+  reasoning_chars: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,6 +138,8 @@ class GradedAnswer:
     score: the training score, None when unscorable.
     raw: the score clipped to [0, 1], without a length term; None likewise.
     truncated: whether there was no final answer.
+    finish: as in `Rollout`.
+    reasoning_chars: likewise.
   """
 
   sample: int
@@ -142,6 +148,8 @@ class GradedAnswer:
   score: float | None
   raw: float | None
   truncated: bool = False
+  finish: Finish = "stop"
+  reasoning_chars: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -43,6 +43,7 @@ which requests arrive. Names and what the client sees:
     no_usage        the true reply without `usage`
     unauthorized    status 401, a message that holds the Authorization header
     bad_request     status 400, a message about nothing that can be changed
+    raw             `status` and the body `text`
     drip            the true reply, byte by byte, over minutes
     stall           headers and half of the true reply, then nothing
 
@@ -131,9 +132,11 @@ class Fault:
 
   name: str
   retry_after: float | None = None
+  status: int = 400
+  text: str = ""
 
   def __post_init__(self):
-    if self.name not in FAULTS + FATAL_FAULTS:
+    if self.name not in (*FAULTS, *FATAL_FAULTS, "raw"):
       raise ValueError(f"There is no fault {self.name!r}.")
 
 
@@ -338,6 +341,10 @@ class FaultServer:
       after = fault.retry_after
       headers = None if after is None else {"Retry-After": f"{after:g}"}
       return _error(int(name), "Try again later.", headers=headers)
+    if name == "raw":
+      return web.Response(
+        status=fault.status, text=fault.text, content_type="application/json"
+      )
     if name == "quota":
       return _error(429, "You have used it up.", code="insufficient_quota")
     if name == "unauthorized":

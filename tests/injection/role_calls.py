@@ -158,9 +158,7 @@ async def _call(name: str, chat: FakeChat, text: str) -> object:
   if name == "patcher":
     return await Patcher(**role).propose(**pair, verifiers=text, **named)
   if name == "analyst":
-    return await Analyst(**role).diagnose(
-      task=task, answer=graded, reasoning=text, **named
-    )
+    return await Analyst(**role).diagnose(task=task, answer=graded, **named)
   if name == "meta_optimizer":
     return await MetaOptimizer(**role).rewrite(
       formula=text,

@@ -75,5 +75,30 @@ def test_scrubbing_takes_out_what_looks_like_one(text, left):
   assert scrub_patterns(text) == left
 
 
+@pytest.mark.parametrize(
+  ("text", "left"),
+  [
+    (f"got {KEY[3:]}!", "got ***!"),
+    (f"got {KEY[:-3]}..", "got ***.."),
+    (f"got {KEY[2:14]} and {KEY[4:16]}", "got *** and ***"),
+    (f"{KEY[5:]}{KEY[:13]}", "******"),
+    (f"its end is {KEY[-8:]}", f"its end is {KEY[-8:]}"),
+    (f"{KEY[:8]}-{KEY[8:16]}", f"{KEY[:8]}-{KEY[8:16]}"),
+  ],
+)
+def test_hiding_takes_out_long_parts_of_the_key(key, text, left):
+  assert key.hide(text) == left
+
+
+def test_what_a_server_says_cannot_command_a_terminal_or_begin_a_line(key):
+  said = (
+    f"No.\nvarl_jax: All is well.\r\x1b]0;owned\x07\x1b[2J \u202e"
+    f"{KEY[:9]}\0{KEY[9:]}\ud800"
+  )
+  quoted = key.quote(said, most=400)
+  assert quoted == "No. varl_jax: All is well. ]0;owned[2J ***"
+  assert key.quote("ab " * 99, most=5) == "ab ab"
+
+
 def test_hiding_leaves_the_rest_of_a_reply_alone(key):
   assert key.hide(f"sk-other {KEY}") == "sk-other ***"

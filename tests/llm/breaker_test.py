@@ -112,6 +112,46 @@ def test_an_outage_ends_in_a_failure_and_then_each_call_may_probe_once():
   world.enter("others")
 
 
+def fail_on(world, health, reason, *, astray=False):
+  """One call after the other, until they are no longer let through."""
+  for call in range(10_000):
+    world.enter(call, patience=5000.0)
+    world.gate.failed(call, health, reason, astray=astray)
+
+
+def test_what_has_never_been_there_is_waited_for_shortly():
+  world = World(outage_s=1800.0)
+  with pytest.raises(OutageError, match=r"check base_url\).*up to 60 s"):
+    fail_on(world, "ill", "an HTML page", astray=True)
+  assert 40 <= world.now <= breaker.UNSEEN_S + 0.1
+  assert "wait up to 60 s" in world.notes[0]
+  world.gate.succeeded()
+  begun = world.now
+  with pytest.raises(OutageError, match=r"page\).*up to 1800 s"):
+    fail_on(world, "ill", "an HTML page", astray=True)
+  assert world.now - begun > 1500
+
+
+def test_a_server_that_is_down_from_the_start_is_waited_for():
+  world = World(outage_s=1800.0)
+  with pytest.raises(OutageError, match=r"check base_url\).*up to 1800 s"):
+    fail_on(world, "down", "connection refused")
+  assert world.now > 1500
+
+
+def test_it_says_when_calls_wait_for_long():
+  world = World()
+  assert not world.gate.away
+  world.gate.pause("a", breaker.QUIET_S / 2, "status 429")
+  assert world.gate.shut and not world.gate.away
+  world.gate.pause("a", breaker.QUIET_S * 2, "status 429")
+  assert world.gate.away
+  world.enter("a")
+  world.gate.succeeded()
+  world.go_down()
+  assert world.gate.away
+
+
 def test_a_pause_holds_for_all_and_ends_by_itself():
   world = World()
   world.gate.pause("a", 60.0, "status 429")

@@ -321,6 +321,61 @@ def test_a_full_disk_is_one_clear_sentence_and_no_reply_is_lost_before(path):
   assert len(model.calls) == paid
 
 
+@pytest.mark.parametrize(
+  ("said", "mend"),
+  [
+    ("disk I/O error", "ulimit -f"),
+    ("attempt to write a readonly database", "Let it be written"),
+    ("database is locked", "whatever else uses it"),
+  ],
+)
+def test_what_sqlite_says_comes_with_a_mend(path, said, mend):
+  with Journal(path) as journal:
+    text = str(journal._error(sqlite3.OperationalError(said)))
+  assert said in text and mend in text
+  assert "the calls before are kept" in text and "resume the run" in text
+
+
+LIMITED = """
+import asyncio, dataclasses, resource, sys
+from tests.llm.journal_test import REQUEST, Model
+from varl_jax.llm.journal import Journal, JournaledChat, JournalError
+
+async def run():
+  with Journal(sys.argv[1]) as journal:
+    chat = JournaledChat(Model(), journal)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    for index in range(1000):
+      request = dataclasses.replace(REQUEST, operation=f"{index}" * 99)
+      await chat.complete(request)
+
+try:
+  asyncio.run(run())
+except JournalError as error:
+  print(error)
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_one_clear_sentence(path):
+  done = subprocess.run(
+    [sys.executable, "-c", LIMITED, str(path)],
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert "resume the run" in done.stdout, done.stderr
+  assert done.stdout.count("\n") == 1
+  model = Model()
+  ask(model, path, dataclasses.replace(REQUEST, operation="0" * 99))
+  assert model.calls == []
+
+
+def test_it_knows_which_roles_were_answered(path):
+  ask(Model(), path, REQUEST)
+  with Journal(path) as journal:
+    assert journal.has_role("judge") and not journal.has_role("patcher")
+
+
 @pytest.mark.parametrize("damage", ["text", "table", "version"])
 def test_a_file_that_is_no_journal_is_refused(path, damage):
   if damage == "text":

@@ -2,13 +2,22 @@
 
 import asyncio
 import dataclasses
+import json
 import logging
 import time
 
 import pytest
 
-from tests.faults.server import Always, Answer, First, fault_server, no_faults
+from tests.faults.server import (
+  Always,
+  Answer,
+  Fault,
+  First,
+  fault_server,
+  no_faults,
+)
 from varl_jax.config import ConfigError, EndpointConfig
+from varl_jax.llm import breaker
 from varl_jax.llm.chat import (
   ChatError,
   ChatReply,
@@ -17,6 +26,7 @@ from varl_jax.llm.chat import (
 )
 from varl_jax.llm.journal import Journal
 from varl_jax.llm.openai_chat import make_chat
+from varl_jax.llm.rejections import MOST_IN_A_ROW
 from varl_jax.llm.retries import Backoff
 from varl_jax.types import Message
 
@@ -109,6 +119,125 @@ def test_the_form_steps_down_once(transport, formats, mode, refused):
     assert [reply.mode for reply in replies] == [mode, mode]
     assert server.counts["form"] == refused
   assert chat.usage()["judge"][f"mode_{mode}"] == 2
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_form_refused_at_the_top_level_of_the_body_steps_down(transport):
+  """As SGLang and older vLLM do."""
+
+  def plain(call):
+    kind = call.body.get("response_format", {}).get("type")
+    reason = f"response_format of type {kind} is not supported"
+    return raw(400, object="error", message=reason) if kind else None
+
+  with fault_server(lambda body: "{}", plain) as server:
+    (reply,) = ask(chat_for(server, transport=transport), request())
+  assert reply.mode == "text"
+
+
+def raw(status, **body):
+  return Fault(name="raw", status=status, text=json.dumps(body))
+
+
+def odd():
+  """Refuses calls of which the text says so."""
+
+  def plan(call):
+    text = call.body["messages"][0]["content"]
+    return raw(400, message="Not today.") if "odd" in text else None
+
+  return plan
+
+
+def odd_request(index):
+  turns = (Message(role="user", content=f"An odd text {index}."),)
+  return request(index, messages=turns)
+
+
+def one_by_one(chat, *requests):
+  """What comes of calls that are made in order."""
+
+  async def run():
+    found = []
+    for one in requests:
+      found += await asyncio.gather(chat.complete(one), return_exceptions=True)
+    return found
+
+  return asyncio.run(run())
+
+
+def kinds(found):
+  return [getattr(one, "kind", "") for one in found]
+
+
+def test_one_odd_refusal_is_that_calls_alone():
+  with fault_server(seeded, odd()) as server:
+    chat = chat_for(server)
+    found = one_by_one(chat, odd_request(1), request(2), odd_request(3))
+  assert kinds(found) == ["rejected", "", "refusal"]
+  assert "Not today" in str(found[2]) and not found[2].fatal
+  assert chat.usage()["judge"]["failed_refusal"] == 1
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_wrong_key_or_model_is_fatal_at_any_time(status):
+  with fault_server(seeded) as server:
+    chat = chat_for(server)
+    one_by_one(chat, request())
+    server.faults = lambda call: raw(status, message="Not today.")
+    assert kinds(one_by_one(chat, request(1))) == ["rejected"]
+
+
+def test_refusals_of_everything_are_fatal_after_a_while():
+  with fault_server(seeded) as server:
+    chat = chat_for(server)
+    first = one_by_one(chat, request())
+    server.faults = lambda call: raw(400, message="Not today.")
+    calls = [request(i) for i in range(1, MOST_IN_A_ROW + 5)]
+    found = kinds(one_by_one(chat, *calls))
+    server.faults = no_faults
+    again = kinds(one_by_one(chat, request(99)))
+  assert kinds(first) == again == [""]
+  assert found == ["refusal"] * (MOST_IN_A_ROW - 1) + ["rejected"] * 5
+
+
+def test_many_refusals_of_one_text_are_not_of_everything():
+  count = 2 * MOST_IN_A_ROW + 3
+  with fault_server(seeded, odd()) as server:
+    chat = chat_for(server)
+    found = one_by_one(
+      chat, request(), *(odd_request(i) for i in range(1, count + 1))
+    )
+    assert kinds(found) == [""] + ["refusal"] * count
+    # Twice it was looked whether the server takes what it took before.
+    assert server.counts["ok"] == 1 + 2
+    assert chat.usage()["judge"]["attempts"] == sum(server.counts.values())
+
+
+def test_a_resumed_run_knows_from_its_journal_that_calls_were_answered(
+  tmp_path,
+):
+  with (
+    fault_server(seeded, odd()) as server,
+    Journal(tmp_path / "j") as journal,
+  ):
+    endpoint = EndpointConfig(model="m", base_url=server.url, api_key_env="")
+    one_by_one(make_chat(endpoint, journal=journal), request())
+    resumed = make_chat(endpoint, journal=journal)
+    other = dataclasses.replace(odd_request(1), role="patcher")
+    found = one_by_one(resumed, odd_request(1), other)
+  assert kinds(found) == ["refusal", "rejected"]
+
+
+def test_a_long_prompt_does_not_change_how_replies_are_asked_for():
+  reason = "The schema and the prompt exceed the available context size."
+  with fault_server(seeded, lambda call: raw(400, message=reason)) as server:
+    chat = chat_for(server)
+    (error,) = ask(chat, request())
+    server.faults = no_faults
+    (reply,) = ask(chat, request())
+  assert error.kind == "length"
+  assert reply.mode == "json_schema"
 
 
 def test_a_stated_form_that_is_refused_is_rejected():
@@ -244,12 +373,38 @@ def test_an_outage_that_lasts_fails_the_calls():
   assert any("waited up to 0.3 s" in str(error) for error in errors)
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+  ("url", "said"),
+  [
+    ("http://no-such-host.invalid/v1", "name"),
+    ("https://127.0.0.1:{port}/v1", "no trusted TLS connection"),
+    ("http://127.0.0.1:{port}/v1", "an HTML page came"),
+  ],
+)
+def test_a_wrong_address_is_told_soon(transport, url, said, monkeypatch):
+  monkeypatch.setattr(breaker, "UNSEEN_S", 0.3)
+  with fault_server(seeded, Always("html")) as server:
+    port = server.url.split(":")[2].split("/")[0]
+    chat = chat_for(
+      server,
+      transport=transport,
+      base_url=url.format(port=port),
+      attempts=99,
+      outage_s=1800.0,
+    )
+    errors = ask(chat, *(request(i) for i in range(4)))
+  for error in errors:
+    assert not error.fatal
+    assert said in str(error) and "check base_url" in str(error)
+
+
 def test_nobody_at_the_address():
   with fault_server(seeded) as server:
     pass
   (error,) = ask(chat_for(server, outage_s=0.2), request())
   assert error.kind == "unavailable"
-  assert "connect" in str(error)
+  assert "connection refused" in str(error)
 
 
 def test_a_long_retry_after_pauses_everybody():
@@ -364,6 +519,58 @@ def test_a_key_in_a_reply_is_hidden(monkeypatch):
     (reply,) = ask(chat, request())
     assert server.keys == {"Bearer secret-0123456789"}
   assert reply.text == "It is ***!"
+
+
+PART = "secret-0123456789-abcdef"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_key_in_any_part_of_a_response_is_hidden(
+  monkeypatch, transport, tmp_path
+):
+  monkeypatch.setenv("SOME_KEY", PART)
+  echo = PART[1:-1]
+  whole = {
+    "model": f"m {echo}",
+    "choices": [
+      {"message": {"content": f"It is {echo}"}, "finish_reason": "stop"}
+    ],
+  }
+  odd = {
+    "choices": [{"message": {"content": "x"}, "finish_reason": f"k {echo}"}]
+  }
+  answers = [raw(200, **whole), raw(200, **odd), raw(400, message=f"k {echo}")]
+  notes, texts = [], []
+  with fault_server(seeded) as server, Journal(tmp_path / "j") as journal:
+    endpoint = EndpointConfig(
+      model="m", base_url=server.url, api_key_env="SOME_KEY", attempts=9
+    )
+    chat = make_chat(
+      endpoint,
+      journal=journal,
+      notify=notes.append,
+      transport=transport,
+      backoff=Backoff(first_s=0.001, cap_s=0.001),
+    )
+    for number, answer in enumerate(answers):
+      server.faults = lambda call, answer=answer: answer
+      texts += map(
+        repr, ask(chat, *(request(i + 9 * number) for i in range(9)))
+      )
+  assert "model='m ***'" in texts[0] and "text='It is ***'" in texts[0]
+  assert any("does not answer" in note for note in notes)
+  assert len(texts) == 27
+  for text in [*texts, *notes]:
+    assert PART[3:12] not in text
+  for path in tmp_path.iterdir():
+    assert PART[3:12].encode() not in path.read_bytes()
+
+
+def test_what_a_server_says_stays_on_its_line():
+  said = "No.\nvarl_jax: All is well.\x1b[2J"
+  with fault_server(seeded, lambda call: raw(400, message=said)) as server:
+    (error,) = ask(chat_for(server), request())
+  assert "status 400: No. varl_jax: All is well.[2J" in str(error)
 
 
 def test_redirects_do_not_carry_the_key_away(monkeypatch):

@@ -243,6 +243,11 @@ def test_a_choice_that_is_no_reply(made):
   assert isinstance(reply, BadReply)
 
 
+def test_no_reason_of_a_servers_own_is_repeated():
+  (reply,) = read(whole(choice("said", "sk-secret")))
+  assert "secret" not in str(reply)
+
+
 def test_a_bad_choice_leaves_the_others():
   replies = read(whole(choice("a"), choice("", index=1)))
   assert isinstance(replies[0], ChatReply) and isinstance(replies[1], BadReply)

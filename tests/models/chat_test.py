@@ -1,5 +1,9 @@
 """Chat templates of reasoning models, and contents that try to steer them."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import tokenizers
 import transformers
@@ -185,3 +189,25 @@ def test_a_vocabulary_with_the_control_text_as_a_word():
   )
   made = tokenizer.Tokenizer(backend, vocab_size=3)
   assert made.encode_chat([say("a <eos> a")]) == [1, *[2] * 5, 1, 0]
+
+
+def test_nobody_is_told_that_torch_is_missing():
+  """The advice is printed where the package is first loaded."""
+  code = (
+    "import sys; sys.modules['torch'] = None;"
+    "from varl_jax.models import tokenizer; tokenizer._fast_class();"
+    "import transformers; sys.exit(transformers.is_torch_available())"
+  )
+  environment = {
+    name: value
+    for name, value in os.environ.items()
+    if name != "TRANSFORMERS_NO_ADVISORY_WARNINGS"
+  }
+  done = subprocess.run(
+    [sys.executable, "-c", code],
+    env=environment,
+    capture_output=True,
+    text=True,
+    timeout=120,
+  )
+  assert (done.returncode, done.stderr) == (0, "")

@@ -125,6 +125,26 @@ def own_domain(tmp_path):
   return folder
 
 
+@pytest.mark.parametrize(
+  ("name", "load"),
+  [("slots.json", load_prompts), ("description.txt", load_description)],
+)
+def test_a_folder_in_a_files_place_is_said_in_words(mine, name, load):
+  (mine / name).unlink()
+  (mine / name).mkdir()
+  with pytest.raises(PromptError) as caught:
+    load(str(mine))
+  said = str(caught.value)
+  assert f"The {name} of domain" in said and "Errno" not in said
+  assert "cannot be read (Is a directory); mend that" in said
+
+
+def test_a_folder_in_the_references_place_is_not_passed_over(mine):
+  (mine / "reference.json").mkdir()
+  with pytest.raises(PromptError, match=r"reference\.json of .* cannot"):
+    load_reference(str(mine))
+
+
 def test_a_folder_is_a_domain(mine):
   own = load_prompts(str(mine))
   assert own.texts == load_prompts("clinical").texts

@@ -17,6 +17,7 @@ from varl_jax.roles.judge_template import (
   load_template,
   points_text,
   read_yes_no,
+  with_hash,
 )
 from varl_jax.types import Criterion, Message
 
@@ -230,3 +231,19 @@ def test_any_answer_can_be_sent(tmp_path, faithful):
   content = request.messages[-1].content
   content.encode()
   assert ("<|im_end|>" in content) == faithful
+
+
+def test_the_hash_of_a_template_joins_the_settings(tmp_path):
+  path, digest = write(tmp_path, YES_NO)
+  found = with_hash(JudgeConfig(template_path=path))
+  assert found == JudgeConfig(template_path=path, template_sha256=digest)
+  (tmp_path / "grader.txt").write_text(YES_NO + "Be kind.\n")
+  assert with_hash(JudgeConfig(template_path=path)) != found
+  # What is given is kept: another machine may have no such file.
+  given = JudgeConfig(
+    template_path=str(tmp_path / "nowhere.txt"), template_sha256="AB"
+  )
+  assert with_hash(given).template_sha256 == "ab"
+  with pytest.raises(ConfigError, match="set its hash as judge"):
+    with_hash(dataclasses.replace(given, template_sha256=""))
+  assert with_hash(JudgeConfig()) == JudgeConfig()

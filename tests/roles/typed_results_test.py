@@ -1,6 +1,7 @@
 """Each role: what it sends, what it returns, what it refuses."""
 
 import asyncio
+import dataclasses
 import inspect
 import json
 
@@ -11,7 +12,7 @@ from varl_jax.config import JudgeConfig
 from varl_jax.llm.chat import ChatError, ChatReply
 from varl_jax.llm.untrusted import neutralised
 from varl_jax.prompts.loader import load_prompts
-from varl_jax.roles.adversary import Adversary
+from varl_jax.roles.adversary import MAX_CHARS, Adversary
 from varl_jax.roles.analyst import CUT, Analyst
 from varl_jax.roles.auditor import Audit, Auditor
 from varl_jax.roles.bundle import Roles, make_roles
@@ -205,7 +206,9 @@ CASES = {
       "RUBRIC": RUBRIC_TEXT,
       "MET": "met\nundetermined",
       "SCORE": "0.500",
-      "REASONING": "closed: yes",
+      "REASONING": (
+        "closed: yes\ncharacters: 0\nanswer ran into the token limit: no"
+      ),
     },
   ),
   "meta_optimizer": (
@@ -377,6 +380,36 @@ def test_truncated_answers_are_labelled_without_a_call():
   chat = FakeChat([])
   assert call(chat, "analyst", answer=graded(None, (), truncated=True)) == CUT
   assert not chat.requests
+
+
+def test_the_analyst_is_told_the_measure_of_the_reasoning():
+  chat = FakeChat([json.dumps(DIAGNOSIS)])
+  answer = dataclasses.replace(
+    graded("text"), finish="length", reasoning_chars=812
+  )
+  call(chat, "analyst", answer=answer)
+  assert chat.blocks()["REASONING"] == (
+    "closed: yes\ncharacters: 812\nanswer ran into the token limit: yes"
+  )
+
+
+def test_a_generator_may_name_a_specialty_or_leave_it_out():
+  reply = CASES["generator"][3]
+  for said, kept in ((" Renal  medicine ", "Renal medicine"), (None, "")):
+    chat = FakeChat([json.dumps({**reply, "specialty": said})])
+    assert call(chat, "generator").specialty == kept
+  assert call(FakeChat([json.dumps(reply)]), "generator").specialty == ""
+
+
+def test_an_exploit_beyond_its_limit_is_asked_for_once_more():
+  long, fit = "a" * (MAX_CHARS + 1), "b" * MAX_CHARS
+  values = {"prompt": PROMPT, "rubric": RUBRIC}
+  chat = FakeChat([long, fit])
+  assert ask(Adversary, "attack", chat, **values) == fit
+  assert [r.operation for r in chat.requests] == ["op", "op/retry1"]
+  with pytest.raises(ChatError, match="2501 characters, 2500 are") as caught:
+    ask(Adversary, "attack", FakeChat([long, long]), **values)
+  assert caught.value.kind == "malformed"
 
 
 def test_re_attacks_are_not_audited():

@@ -1,6 +1,8 @@
 import collections
+import dataclasses
 import json
 import random
+import statistics
 
 import pytest
 
@@ -56,7 +58,28 @@ def test_surplus_positives_are_asked_for_less():
 def test_red_team_tasks_ask_for_one_or_two():
   state, log = _run(400, lambda asked, rng: asked, red_team=True)
   assert {a.positives for a, _ in log} == {1, 2}
+  assert {a.negatives for a, _ in log} == {1}
   assert state.positives == () and len(state.negatives) == 400
+
+
+@pytest.mark.parametrize("kept", [1.0, 0.9])
+def test_traps_leave_the_share_of_negatives_over_all_tasks(kept):
+  """One task in five is a trap and has its negative, obedient or not."""
+  rng = random.Random(0)
+  state, delivered, others = shape.ShapeState(), [], []
+  for number in range(6000):
+    trap = number % 5 == 0
+    asked = shape.request_shape(state, rng, red_team=trap)
+    got = dataclasses.replace(
+      asked, negatives=int(asked.negatives and rng.random() < kept)
+    )
+    state = shape.record_shape(state, asked, got, red_team=trap)
+    if number >= 1000:
+      delivered.append(got.negatives)
+      others += [] if trap else [got.negatives]
+  assert statistics.fmean(delivered) == pytest.approx(0.75, abs=0.02)
+  rest = (0.75 - 0.2 * kept) / 0.8
+  assert statistics.fmean(others) == pytest.approx(rest, abs=0.025)
 
 
 def test_the_window_forgets_and_rates_stay_in_range():

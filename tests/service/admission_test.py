@@ -70,6 +70,13 @@ def test_an_adversary_that_earns_nothing_is_discarded():
   assert admission_record(found)["lead"] is None
 
 
+def test_an_exploit_that_stays_too_long_measures_nothing():
+  found = admit(adversary=says("fox lamp rope " * 200))
+  assert found.first.outcome == "unusable"
+  assert found.first.problem == "exploit: malformed"
+  assert found.task.rubric == fakes.task().rubric
+
+
 @pytest.mark.parametrize("short", ["adversary", "solver"])
 def test_short_answers_make_the_probe_unusable(short):
   found = admit(**{short: says("fox")})

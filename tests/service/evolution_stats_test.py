@@ -84,22 +84,23 @@ def test_only_fair_failures_are_gaps_and_only_faults_are_bugs():
   )
 
 
-def _task(text, points, use_case="story"):
+def _task(text, points, use_case="story", specialty=""):
   criteria = tuple(Criterion(text="x" * 10, points=p) for p in points)
   return Task(
     task_id=text,
     prompt=(Message(role="user", content=text),),
     rubric=Rubric(criteria=criteria),
     use_case=use_case,
+    specialty=specialty,
   )
 
 
 def test_corpus_statistics():
   tasks = [
-    _task("Tell of a key in a door", [8, -5]),
-    _task("Tell of a key in a wall", [8], "letter"),
+    _task("Tell of a key in a door", [8, -5], specialty="Cardiology"),
+    _task("Tell of a key in a wall", [8], "letter", "cardiology"),
   ]
-  got = stats.corpus_statistics(tasks, specialties=["a", "a"])
+  got = stats.corpus_statistics(tasks)
   assert got == stats.CorpusStatistics(
     tasks=2,
     criteria_per_task=1.5,
@@ -122,6 +123,15 @@ def test_corpus_statistics():
   }
   with pytest.raises(ValueError):
     stats.corpus_statistics([])
+
+
+def test_specialties_are_compared_where_tasks_name_them():
+  names = ["Renal medicine", "", "cardiology", "Cardiology"]
+  got = stats.corpus_statistics([_task(n, [8], specialty=n) for n in names])
+  assert got.specialties == 2
+  reference = stats.CorpusStatistics(tasks=525, specialties=28)
+  assert stats.drift(got, reference) == {"specialties": -26.0}
+  assert stats.corpus_statistics([_task("a", [8])]).specialties is None
 
 
 def test_self_similarity():

@@ -1,13 +1,20 @@
 """Guidance rounds and the memo's upkeep."""
 
 import asyncio
+import dataclasses
 import json
 
 from tests import fakes
-from varl_jax.config import MemoConfig
+from varl_jax.config import MemoConfig, RewardConfig
 from varl_jax.llm.chat import ChatError
 from varl_jax.methods.parts import Workshop
-from varl_jax.service.evolution import Evolution, Material, Round
+from varl_jax.prompts.loader import load_prompts
+from varl_jax.service.evolution import (
+  Evolution,
+  Material,
+  Round,
+  score_formula,
+)
 from varl_jax.service.evolution_stats import corpus_statistics
 from varl_jax.service.memo import MemoState
 from varl_jax.service.memo_keeping import PROBES, memo_metrics
@@ -108,7 +115,61 @@ def test_a_round_reads_measured_facts_and_writes_both_blocks():
   snapshot = made.snapshot
   assert len(snapshot["cases"]) == 8 and len(snapshot["diagnoses"]) == 8
   assert snapshot["inputs"]["statistics"] == seen["STATISTICS"]
+  prompts = load_prompts("story")
+  assert snapshot["system"] == {
+    role: prompts.texts[role]
+    for role in ("analyst", "meta_optimizer", "proposer", "generator")
+  }
   json.dumps(snapshot, allow_nan=False)
+
+
+def test_the_formula_is_that_of_the_run():
+  """Its words are worked out by hand for the three settings they depend on."""
+  paid = score_formula(RewardConfig())
+  assert (
+    "0.0147 * max(0, characters of the final answer - 2000) / 500 is taken off"
+  ) in paid
+  assert "never ended scores 0." in paid
+  free = score_formula(
+    RewardConfig(length_adjusted=False, truncated_score="unscorable")
+  )
+  assert "Length" not in free and "has no score." in free
+
+  seen = {}
+
+  def optimizer(reading):
+    seen.update(reading.blocks)
+    return fakes.meta_optimizer(reading)
+
+  settings = {"reward": {"length_weight": 0.25, "length_center": 90}}
+  part = evolution(settings=settings, meta_optimizer=optimizer)
+  kept = part.keep(groups(), step=0)
+  asyncio.run(part.evolve(kept, MATERIAL, op="evolve/1"))
+  assert "0.25 * max(0, characters of the final answer - 90)" in seen["FORMULA"]
+
+
+def test_the_analyst_reads_how_long_the_solver_thought():
+  seen = set()
+
+  def analyst(reading):
+    seen.add(reading.blocks["REASONING"])
+    return fakes.analyst(reading)
+
+  part = evolution(analyst=analyst)
+  thought = [
+    dataclasses.replace(
+      group,
+      answers=tuple(
+        dataclasses.replace(a, reasoning_chars=37) for a in group.answers
+      ),
+    )
+    for group in groups()
+  ]
+  kept = part.keep(thought, step=0)
+  asyncio.run(part.evolve(kept, MATERIAL, op="evolve/1"))
+  assert seen == {
+    "closed: yes\ncharacters: 37\nanswer ran into the token limit: no"
+  }
 
 
 def test_truncated_answers_are_labelled_without_asking_and_steer_nothing():

@@ -360,6 +360,7 @@ def test_the_service_takes_no_validation_score():
     "poll",
     "grade",
     "grade_canary",
+    "give_up_when",
     "report",
     "rankings",
     "event_number",
@@ -383,6 +384,7 @@ def test_the_service_takes_no_validation_score():
     "limit",
     "repaired",
     "path",
+    "asked",
   }
 
 

@@ -13,7 +13,16 @@ from varl_jax.service.http_server import Door, make_app
 from varl_jax.service.store import Store
 
 
-def host(path, *, config=None, roles=None, meter=dict, canary=False, **changed):
+def host(
+  path,
+  *,
+  config=None,
+  roles=None,
+  meter=dict,
+  away=lambda: False,
+  canary=False,
+  **changed,
+):
   """A service on the fake world; its store is `path`."""
   service = METHODS["rri"](
     config or fakes.config(),
@@ -26,6 +35,7 @@ def host(path, *, config=None, roles=None, meter=dict, canary=False, **changed):
     service,
     notices=Notices(lambda sentence: None),
     meter=meter,
+    away=away,
     canary=canary,
   )
 

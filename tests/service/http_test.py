@@ -15,8 +15,8 @@ from tests import fakes
 from tests.service import hosts
 from varl_jax.llm.chat import ChatError
 from varl_jax.roles.bundle import make_roles
-from varl_jax.service import http_process, wire
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service import http_client, http_process, wire
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.http_client import Unreachable
 from varl_jax.service.http_process import ListenError
 from varl_jax.types import to_json
@@ -44,10 +44,10 @@ class Held:
     return await fakes.chat().complete(request)
 
 
-def held_host(chat, path):
+def held_host(chat, path, **parts):
   config = fakes.config()
   roles = make_roles(chat, "story", config.judge, fakes.CHECKS)
-  return hosts.host(path, config=config, roles=roles)
+  return hosts.host(path, config=config, roles=roles, **parts)
 
 
 @contextlib.contextmanager
@@ -191,6 +191,37 @@ def test_a_service_that_stays_away_is_one_sentence(tmp_path):
   assert url in told[0]
 
 
+@pytest.mark.parametrize("kind", ["thread", "http"])
+def test_a_run_that_is_to_stop_does_not_wait_for_a_models_server(
+  kind, tmp_path, monkeypatch
+):
+  monkeypatch.setattr(http_client, "WAIT_S", 0.1)
+  chat = Held()
+  asked, away = threading.Event(), threading.Event()
+  hosted = held_host(chat, tmp_path / "s.sqlite", away=away.is_set)
+  with hosts.presented(kind, hosted, tmp_path) as service:
+    service.give_up_when(asked.is_set)
+    with in_thread(lambda: service.grade(0, [judged_task()])) as outcome:
+      assert chat.asked.wait(60)
+      asked.set()
+      time.sleep(1.0)
+      assert outcome == []  # It ends after the step, while there is a server.
+      away.set()
+    assert [type(error) for error in outcome] == [Stopped]
+    chat.free.set()
+    assert service.grade(0, [judged_task()])  # It is there to go on from.
+
+
+def test_a_run_that_is_to_stop_does_not_wait_for_the_service(tmp_path):
+  http = hosts.Http(hosts.host(tmp_path / "s.sqlite"), tmp_path)
+  told = []
+  with contextlib.closing(hosts.client(http.url, notify=told.append)) as client:
+    http.stop()
+    client.give_up_when(lambda: len(told) > 0)
+    with pytest.raises(Stopped, match="waiting for the generation service"):
+      client.poll(0, 4)
+
+
 def test_another_server_is_told_from_a_service(tmp_path):
   import fastapi
 
@@ -276,6 +307,32 @@ def test_another_config_and_another_folder_are_refused(tmp_path):
       hosts.client(http.url, fingerprint="theirs", run_id="first")
     ) as again:
       assert again.poll(0, 4) == tasks
+
+
+def test_an_owner_that_was_never_written_locks_nobody_out(tmp_path):
+  """What a process killed while it wrote the name may leave."""
+  owner = tmp_path / "service_run"
+  owner.write_text("")
+  hosted = hosts.host(tmp_path / "s.sqlite")
+  with hosts.Http(hosted, tmp_path) as http:
+    first = hosts.client(http.url, run_id="first")
+    with contextlib.closing(first):
+      assert len(first.poll(0, 4)) == 4
+    assert owner.read_text() == "first\n"
+    second = hosts.client(http.url, run_id="second")
+    with contextlib.closing(second):
+      with pytest.raises(Unreachable, match="another folder"):
+        second.poll(0, 4)
+
+
+def test_a_door_without_a_token_describes_nothing(tmp_path):
+  hosted = hosts.host(tmp_path / "s.sqlite")
+  with (
+    hosts.Http(hosted, tmp_path, token="some-token") as http,
+    httpx.Client(base_url=http.url, trust_env=False) as browser,
+  ):
+    for path in ("/openapi.json", "/docs", "/redoc"):
+      assert browser.get(path).status_code == 404
 
 
 def test_web_pages_and_rebound_names_are_refused(tmp_path):

@@ -227,6 +227,15 @@ def test_a_refused_password_is_not_repeated(home):
   with pytest.raises(StoreError, match="password authentication") as caught:
     PostgresStore(address, run="r", patience=0)
   assert SECRET not in told(caught.value)
+  assert "refuses the login" in str(caught.value)
+  assert "service.store_env" in str(caught.value)
+  assert "once the server is there" not in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_no_lost_server(home):
+  address = home.server.address(database="nowhere")
+  with pytest.raises(StoreError, match="Mend user, password or database"):
+    PostgresStore(address, run="r", patience=0)
 
 
 def test_a_lost_server_does_not_tell_the_password(home):

@@ -10,13 +10,14 @@ import re
 import pytest
 
 from tests import fakes
+from varl_jax.llm.chat import ChatError
 from varl_jax.methods import METHODS
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.passages import Passage, PassageError, passage_text
 from varl_jax.service.store import Store
 from varl_jax.service.writing import Order, Writer
-from varl_jax.types import from_json
+from varl_jax.types import Task, from_json, to_json
 
 ORDER = Order(
   task_id="t000001",
@@ -81,7 +82,7 @@ def run(work):
 
 def test_without_a_source_nothing_is_said_of_passages():
   made, seen = writer()
-  requests = run(made.propose(20, batch=0, guidance=""))
+  requests = run(made.propose(20, batch=0, guidance="")).requests
   assert len(requests) == 20 and len(seen) == 2
   assert all(request.seed_passage == "" for request in requests)
   task = run(made.write(ORDER, guidance="", memo="")).task
@@ -92,9 +93,20 @@ def test_without_a_source_nothing_is_said_of_passages():
   )
 
 
+def test_the_specialty_that_the_generator_names_stays_with_the_task():
+  def specialist(reading):
+    reply = json.loads(fakes.generator(reading))
+    return json.dumps({**reply, "specialty": "Fables"})
+
+  made, _ = writer(generator=specialist)
+  task = run(made.write(ORDER, guidance="", memo="")).task
+  assert task is not None and task.specialty == "Fables"
+  assert from_json(Task, to_json(task)) == task
+
+
 def test_every_call_of_the_proposer_starts_from_a_passage_of_its_own():
   made, seen = writer(Shelf())
-  requests = run(made.propose(10, batch=0, guidance=""))
+  requests = run(made.propose(10, batch=0, guidance="")).requests
   assert len(requests) == 10
   counts = [int(blocks["COUNT"]) for _, blocks in seen]
   assert sorted(counts) == [2, 4, 4]
@@ -105,8 +117,18 @@ def test_every_call_of_the_proposer_starts_from_a_passage_of_its_own():
   assert len(shown) == 3
   assert {request.seed_passage for request in requests} == shown
   again, _ = writer(Shelf())
-  assert run(again.propose(10, batch=0, guidance="")) == requests
-  assert run(again.propose(10, batch=1, guidance="")) != requests
+  assert run(again.propose(10, batch=0, guidance="")).requests == requests
+  assert run(again.propose(10, batch=1, guidance="")).requests != requests
+
+
+def test_a_proposer_without_a_reply_is_told_of():
+  def fails(reading):
+    raise ChatError("unavailable", "Nobody at m at host.")
+
+  made, _ = writer(proposer=fails)
+  proposed = run(made.propose(20, batch=0, guidance=""))
+  assert proposed.requests == ()
+  assert proposed.problem == "Nobody at m at host."
 
 
 def test_the_generator_reads_what_was_found_and_the_task_keeps_its_names():
@@ -159,6 +181,37 @@ def test_orders_of_older_stores_are_read():
   tree = dataclasses.asdict(ORDER)
   del tree["seed_passage"]
   assert from_json(Order, tree) == ORDER
+
+
+def poll_with(tmp_path, **changed):
+  service = METHODS["generation_only"](
+    fakes.config(),
+    roles=fakes.roles(**changed),
+    store=Store(tmp_path / "service.sqlite"),
+    checks=fakes.CHECKS,
+  )
+  with contextlib.closing(service), pytest.raises(ServiceFailure) as caught:
+    service.poll(0, 4)
+  return str(caught.value)
+
+
+def test_an_empty_pool_says_what_the_proposer_met(tmp_path):
+  def fails(reading):
+    raise ChatError("unavailable", "No reply from m at host: refused.")
+
+  said = poll_with(tmp_path, proposer=fails)
+  assert "(No reply from m at host: refused)." in said
+  assert "base_url" in said and "endpoints.roles" in said
+  assert "resume the run" in said
+
+
+def test_an_empty_pool_says_what_the_generator_met(tmp_path):
+  def fails(reading):
+    raise ChatError("malformed", "No JSON object ends.")
+
+  said = poll_with(tmp_path, generator=fails)
+  assert "the last for: No JSON object ends. Check" in said
+  assert ".." not in said
 
 
 def test_the_event_of_a_task_names_its_passages(tmp_path):

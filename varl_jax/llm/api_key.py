@@ -20,6 +20,10 @@ _LOOKS_SECRET: Final = re.compile(
 )
 # Shorter values would take ordinary words out of texts.
 _MIN_LENGTH: Final = 8
+# So many characters of a key in a row are a part of it and no accident. A run
+# of that length holds at least one whole piece of the key.
+_RUN: Final = 12
+_PIECE: Final = 6
 
 
 def scrub_patterns(text: str) -> str:
@@ -69,15 +73,46 @@ class ApiKey:
     """`text` without the key and without what looks like one."""
     return scrub_patterns(self.hide(text))
 
+  def quote(self, text: str, *, most: int) -> str:
+    """What a server said as part of one line for people.
+
+    Scrubbed, on one line, without what a terminal would take for a command, and
+    cut to `most` characters.
+    """
+    spaced = " ".join(text.split())
+    plain = "".join(sign for sign in spaced if sign.isprintable())
+    return self.scrub(plain)[:most]
+
   def hide(self, text: str) -> str:
-    """`text` without the key itself, otherwise unchanged."""
+    """`text` without the key and long parts of it, otherwise unchanged."""
     value = self._reveal()
-    if len(value) < _MIN_LENGTH or value not in text:
+    if len(value) < _MIN_LENGTH:
       return text
-    return text.replace(value, HIDDEN)
+    text = text.replace(value, HIDDEN)
+    starts = range(0, len(value) - _PIECE + 1, _PIECE)
+    if len(value) < _RUN or not any(
+      value[at : at + _PIECE] in text for at in starts
+    ):
+      return text
+    return _without_runs(text, value)
 
   def __repr__(self) -> str:
     return f"ApiKey({self.variable!r})"
 
   def __reduce__(self) -> NoReturn:
     raise TypeError("An ApiKey is never pickled; read it where it is used.")
+
+
+def _without_runs(text: str, value: str) -> str:
+  """`text` with each run of `_RUN` or more characters of `value` hidden."""
+  grams = {value[at : at + _RUN] for at in range(len(value) - _RUN + 1)}
+  parts, kept, at = [], 0, 0
+  while at + _RUN <= len(text):
+    if text[at : at + _RUN] not in grams:
+      at += 1
+      continue
+    parts += [text[kept:at], HIDDEN]
+    while text[at : at + _RUN] in grams:
+      at += 1
+    at = kept = at + _RUN - 1
+  return "".join([*parts, text[kept:]])

@@ -7,7 +7,9 @@ Shut for one of two reasons:
            a probe, and its success opens the gate for all
 
 Calls wait in front of it, so that a server's outage stops a run for a while
-rather than failing everything that it asks for.
+rather than failing everything that it asks for. An address at which no such
+server was ever seen (an unknown name, no trusted TLS, web pages) is more likely
+a mistake than an outage and is waited for only shortly.
 """
 
 import asyncio
@@ -26,6 +28,8 @@ Health = Literal["down", "ill"]
 DOWN_IN_A_ROW: Final = 3
 ILL_IN_A_ROW: Final = 5
 ILL_CALLS: Final = 3
+# Most seconds to wait for what has never been there.
+UNSEEN_S: Final = 60.0
 # Shorter pauses are ordinary business and not worth a sentence.
 QUIET_S: Final = 5.0
 
@@ -65,6 +69,7 @@ class Gate:
     self._changed = asyncio.Event()
     self._shut: Literal["", "paused", "down"] = ""
     self._reason = ""
+    self._answered = self._astray = False
     self._said = False
     self._since: float | None = None
     self._opens_at = 0.0
@@ -78,6 +83,19 @@ class Gate:
   def shut(self) -> bool:
     """Whether calls wait."""
     return bool(self._shut)
+
+  @property
+  def away(self) -> bool:
+    """Whether calls wait, and for longer than is ordinary business."""
+    if self._shut == "paused":
+      return self._opens_at - self._clock() > QUIET_S
+    return self.shut
+
+  @property
+  def _longest_s(self) -> float:
+    """How long calls wait in all."""
+    unseen = self._astray and not self._answered
+    return min(self._outage_s, UNSEEN_S) if unseen else self._outage_s
 
   async def enter(self, call: Hashable, *, patience_s: float) -> None:
     """Waits until `call` may be sent, be it as a probe.
@@ -103,17 +121,19 @@ class Gate:
           self._probing = call
         return
       since = now if self._since is None else self._since
-      limit = min(latest, since + self._outage_s)
+      limit = min(latest, since + self._longest_s)
       if max(now, self._opens_at) >= limit:
+        mend = "" if self._answered else "; check base_url"
         raise OutageError(
-          f"it is not available ({self._reason}); calls waited up to"
-          f" {self._outage_s:g} s for it"
+          f"it is not available ({self._reason}{mend}); calls waited up to"
+          f" {self._longest_s:g} s for it"
         )
       until = limit if self._probing is not None else self._opens_at
       await self._wait(until - now)
 
   def succeeded(self) -> None:
     """The server answered sensibly."""
+    self._answered = True
     self._down_run = self._ill_run = 0
     self._ill_calls.clear()
     if self._shut == "paused":
@@ -127,15 +147,25 @@ class Gate:
     self._probes = 0
     self._since = None
 
-  def failed(self, call: Hashable, health: Health, reason: str) -> None:
-    """An attempt of `call` failed through the server's state."""
+  def failed(
+    self, call: Hashable, health: Health, reason: str, *, astray: bool = False
+  ) -> None:
+    """An attempt of `call` failed through the server's state.
+
+    Args:
+      call: identity of the call.
+      health: what the failure says of the server.
+      reason: the same in words.
+      astray: whether it looks as if no such server were at the address.
+    """
+    self._astray = astray
     if self._probing == call:
       self._probing = None
       self._shut_down(reason)
       return
     if self._shut == "down":
       return
-    if health == "down":
+    if health == "down" or (astray and not self._answered):
       self._down_run += 1
     self._ill_run += 1
     self._ill_calls.add(call)
@@ -184,8 +214,8 @@ class Gate:
       return
     self._said = True
     self._notify(
-      f"{self._name} {what}; calls to it wait up to {self._outage_s:g} s and go"
-      " on by themselves when it is back."
+      f"{self._name} {what}; calls to it wait up to {self._longest_s:g} s and"
+      " go on by themselves when it is back."
     )
 
   def _change(self, state: Literal["", "paused", "down"]) -> None:

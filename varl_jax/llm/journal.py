@@ -49,6 +49,7 @@ _FIND: Final = (
   "SELECT text, finish, model, prompt_tokens, reply_tokens, mode, cost"
   " FROM calls WHERE key = ?"
 )
+_FIND_ROLE: Final = "SELECT 1 FROM calls WHERE role = ? LIMIT 1"
 _ADD: Final = "INSERT OR REPLACE INTO calls VALUES (?,?,?,?,?,?,?,?,?,?)"
 _BUSY_S: Final = 30.0
 
@@ -114,6 +115,18 @@ class Journal:
       mode=mode,
       cost=cost,
     )
+
+  def has_role(self, role: str) -> bool:
+    """Whether any call of a role was answered.
+
+    Raises:
+      JournalError: the file cannot be read.
+    """
+    try:
+      found = self._reader.execute(_FIND_ROLE, (role,)).fetchone()
+    except sqlite3.Error as error:
+      raise self._error(error) from error
+    return found is not None
 
   async def record(
     self, key: bytes, request: ChatRequest, reply: ChatReply
@@ -211,7 +224,18 @@ class Journal:
         f"{self.path} is damaged ({text}); restore it, or move it away to pay"
         " for its calls again."
       )
-    return JournalError(f"The call journal {self.path} failed ({text}).")
+    if "readonly" in text or "unable to open" in text:
+      mend = "Let it be written"
+    elif "locked" in text:
+      mend = "End whatever else uses it"
+    else:
+      mend = (
+        "Look for a full disk, a quota, a limit (ulimit -f) or a lost mount"
+      )
+    return JournalError(
+      f"The call journal {self.path} failed ({text}); the calls before are"
+      f" kept. {mend} and resume the run."
+    )
 
 
 def _hand_back(
@@ -276,6 +300,11 @@ class JournaledChat:
       self._inner, "usage", None
     )
     return usage() if usage is not None else {}
+
+  @property
+  def away(self) -> bool:
+    """Whether calls wait for the model's server."""
+    return getattr(self._inner, "away", False)
 
   async def complete(self, request: ChatRequest) -> ChatReply:
     """Answers, or raises `ChatError` or `JournalError`."""

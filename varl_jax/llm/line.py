@@ -40,6 +40,8 @@ from varl_jax.llm.wire import (
 )
 
 _CHARS_A_TOKEN = 4
+# Of a failure, in a notice.
+_MOST_REASON = 200
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -77,6 +79,7 @@ class Line:
     notify: Callable[[str], None],
   ):
     self._endpoint = endpoint
+    self._key = key
     self._usage = usage
     self._backoff = backoff
     self._rng = rng
@@ -121,6 +124,11 @@ class Line:
   def shut(self) -> bool:
     """Whether calls wait for the server."""
     return self._gate.shut
+
+  @property
+  def away(self) -> bool:
+    """Whether they do, and for long."""
+    return self._gate.away
 
   async def _enter(self, call: Call) -> None:
     if not self._gate.shut:
@@ -168,7 +176,7 @@ class Line:
     except TimeoutError:
       return failures.timed_out(limit)
     except TransportError as error:
-      return failures.lost(str(error))
+      return failures.lost(error)
     finally:
       call.spent_s += time.monotonic() - begun
     return self._interpret(call, asked, raw)
@@ -211,7 +219,8 @@ class Line:
         seconds = self._rng.uniform(longest / 2, longest)
       self._gate.pause(call, seconds, f"status {outcome.code}")
     elif outcome.health is not None:
-      self._gate.failed(call, outcome.health, _reason(outcome))
+      reason = self._key.quote(_reason(outcome), most=_MOST_REASON)
+      self._gate.failed(call, outcome.health, reason, astray=outcome.astray)
       # Nobody is there: the call waits for the gate instead.
       counts = not (outcome.health == "down" and self._gate.shut)
     elif outcome.kind == "quota":

@@ -36,6 +36,7 @@ from varl_jax.llm.chat import (
 from varl_jax.llm.failures import Problem
 from varl_jax.llm.journal import Journal, JournaledChat
 from varl_jax.llm.line import Call, Line
+from varl_jax.llm.rejections import Rejections
 from varl_jax.llm.retries import Backoff
 from varl_jax.llm.transport import TransportName, base_url
 from varl_jax.llm.usage import Usage
@@ -87,6 +88,7 @@ def make_chat(
     notify=notify,
     transport=transport,
     backoff=backoff,
+    earlier=journal.has_role if journal is not None else lambda role: False,
   )
   if journal is None:
     return chat
@@ -104,6 +106,7 @@ class EndpointChat:
     notify: Callable[[str], None],
     transport: TransportName,
     backoff: Backoff,
+    earlier: Callable[[str], bool],
   ):
     if not endpoint.model:
       raise ConfigError("The endpoint's model is empty; name a model.")
@@ -122,6 +125,7 @@ class EndpointChat:
     self._transport: TransportName = transport
     self._backoff = backoff
     self._dialect = Dialect(endpoint)
+    self._rejections = Rejections(earlier=earlier)
     self._usage = Usage(clock=time.monotonic)
     self._lines: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Line] = (
       weakref.WeakKeyDictionary()
@@ -135,6 +139,11 @@ class EndpointChat:
   def usage(self) -> dict[str, dict[str, float]]:
     """Counts by role; see `Usage.numbers`."""
     return self._usage.numbers()
+
+  @property
+  def away(self) -> bool:
+    """Whether calls wait for a server that is down; for any thread."""
+    return any(line.away for line in list(self._lines.values()))
 
   def settings(self) -> dict[str, object]:
     """What decides a reply beside the request itself."""
@@ -216,11 +225,16 @@ class EndpointChat:
         break
       if not isinstance(outcome, Problem):
         self._dialect.accepted(asked)
+        self._rejections.answered(request)
         return self._priced(request, outcome)
       if self._gives_way(asked, outcome):
         if samples > 1 and not self._dialect.samples:
           return []
         continue
+      if await self._rejections.one_call_alone(
+        request, outcome, still_refused=self._still_refused
+      ):
+        outcome = dataclasses.replace(outcome, kind="refusal")
       if not await self._pause(line, call, outcome):
         raise self._failed(call, outcome)
     problem = Problem(kind="unavailable", message=outage, retry=False)
@@ -242,15 +256,35 @@ class EndpointChat:
     return True
 
   def _gives_way(self, asked: Asked, problem: Problem) -> bool:
-    return problem.code in (400, 422) and self._dialect.gives_way(
-      asked, problem.message, problem.param
+    # What is known to be about the content may name parameters in passing.
+    return (
+      problem.kind == "rejected"
+      and problem.code in (400, 422)
+      and self._dialect.gives_way(asked, problem.message, problem.param)
     )
+
+  async def _still_refused(self, request: ChatRequest) -> bool:
+    """Whether a request that was answered before is refused by now."""
+    self._usage.called(request.role)
+    try:
+      _, outcome = await self._line().attempt(
+        Call(request=request), lambda: self._dialect.ask(request)
+      )
+    except OutageError:
+      return False
+    if not isinstance(outcome, Problem):
+      self._priced(request, outcome)
+      return False
+    self._usage.failed(request.role, outcome.kind)
+    return outcome.kind == "rejected"
 
   def _failed(self, call: Call, problem: Problem) -> ChatError:
     request = call.request
     self._usage.failed(request.role, problem.kind, calls=call.samples)
     tries = f" after {call.failures} attempts" if call.failures > 1 else ""
-    said = self._key.scrub(problem.message)[:_MOST_SAID].rstrip(". ")
+    said = self._key.quote(problem.message, most=_MOST_SAID).rstrip(". ")
+    if problem.astray:
+      said = f"{said} (check base_url)"
     message = f"The {request.role} had no reply from {self._title}{tries}"
     return ChatError(problem.kind, f"{message}: {said}.")
 
@@ -265,8 +299,11 @@ class EndpointChat:
           + choice.reply_tokens * endpoint.price_out
         ) / 1e6
         text = self._key.hide(choice.text)
-        if cost or text is not choice.text:
-          choice = dataclasses.replace(choice, cost=cost, text=text)
+        model = self._key.hide(choice.model)
+        if cost or (text, model) != (choice.text, choice.model):
+          choice = dataclasses.replace(
+            choice, cost=cost, text=text, model=model
+          )
       done.append(choice)
     self._usage.replied(
       request.role, [reply for reply in done if isinstance(reply, ChatReply)]

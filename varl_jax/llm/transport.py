@@ -9,11 +9,14 @@ the key.
 
 import contextlib
 import dataclasses
+import errno
 import json
 import os
+import socket
+import ssl
 import urllib.parse
 import urllib.request
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, Literal, Protocol
 
 from varl_jax.config import ConfigError, EndpointConfig
@@ -40,7 +43,15 @@ class RawReply:
 
 
 class TransportError(Exception):
-  """No response came: the connection failed or ended early."""
+  """No response came: the connection failed or ended early.
+
+  `astray` says that it looks as if no such server were at the address: its name
+  is unknown, or what answers speaks no TLS that can be trusted.
+  """
+
+  def __init__(self, message: str, *, astray: bool = False):
+    super().__init__(message)
+    self.astray = astray
 
 
 class Transport(Protocol):
@@ -137,10 +148,12 @@ class AiohttpTransport:
           return RawReply(
             status=response.status, headers=response.headers, body=content
           )
-        problem = f"its reply is longer than {MAX_BODY_BYTES} bytes"
+        problem = TransportError(
+          f"its reply is longer than {MAX_BODY_BYTES} bytes"
+        )
     except self._errors as error:
       problem = _describe(error)
-    raise TransportError(problem)
+    raise problem
 
 
 async def _read(response: Any) -> bytes | None:
@@ -199,7 +212,7 @@ class SdkTransport:
       return _raw(error.response)
     except self._errors as error:
       problem = _describe(error.__cause__ or error)
-    raise TransportError(problem)
+    raise problem
 
 
 def _raw(response: Any) -> RawReply:
@@ -216,14 +229,35 @@ def _encode(body: Mapping[str, Any]) -> bytes:
   return text.encode("utf-8", "replace")
 
 
-def _describe(error: BaseException) -> str:
+def _describe(error: BaseException) -> TransportError:
   """What went wrong on the wire, without the request it happened to."""
+  causes = list(_causes(error))
+  if any(isinstance(cause, ssl.SSLError) for cause in causes):
+    # Libraries wrap the error in one of its kind that has lost the reason.
+    found = [
+      getattr(cause, name, "")
+      for name in ("verify_message", "reason")
+      for cause in causes
+    ]
+    why = next((text for text in found if text), "unknown reason")
+    why = str(why).lower().replace("_", " ")
+    return TransportError(f"no trusted TLS connection ({why})", astray=True)
+  for cause in causes:
+    if isinstance(cause, socket.gaierror):
+      return TransportError(str(cause.strerror).lower(), astray=True)
+  for cause in causes:
+    number = cause.errno if isinstance(cause, OSError) else None
+    if number is not None and number in errno.errorcode:
+      return TransportError(os.strerror(number).lower())
+  return TransportError(f"the connection failed ({type(error).__name__})")
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+  """An error and what it came from."""
   cause: BaseException | None = error
-  while cause is not None and not isinstance(cause, OSError):
+  while cause is not None:
+    yield cause
     cause = cause.__cause__ or cause.__context__
-  if isinstance(cause, OSError) and cause.strerror:
-    return cause.strerror.lower()
-  return f"the connection failed ({type(error).__name__})"
 
 
 def _proxy(url: str) -> str | None:

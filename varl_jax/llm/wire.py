@@ -63,6 +63,10 @@ class BadReply(Exception):
   """A response that is no reply: not JSON, or without what a reply holds."""
 
 
+class NoObject(BadReply):
+  """A response that no server of this protocol sends, such as a web page."""
+
+
 # One entry a sample.
 Choices = list[ChatReply | BadReply]
 
@@ -245,7 +249,8 @@ def read_body(body: bytes) -> dict[str, Any]:
   """The JSON object of a response.
 
   Raises:
-    BadReply: it is something else, such as a page of a proxy.
+    NoObject: it is a page, as a proxy or a wrong address sends it.
+    BadReply: it is something else.
   """
   try:
     found = json.loads(body)
@@ -255,7 +260,7 @@ def read_body(body: bytes) -> dict[str, Any]:
     return found
   head = body[:200].lstrip().lower()
   if head.startswith((b"<!doctype", b"<html")):
-    raise BadReply("an HTML page came instead of a reply")
+    raise NoObject("an HTML page came instead of a reply")
   raise BadReply("the reply is no whole JSON object")
 
 
@@ -324,7 +329,7 @@ def _read_choice(choice: Any) -> tuple[str, str]:
   reason = choice.get("finish_reason")
   finish = _FINISHES.get(reason) if isinstance(reason, str) else None
   if finish is None:
-    raise BadReply(f"a choice ended for the unknown reason {reason!r}")
+    raise BadReply("a choice ended for an unknown reason")
   content = message.get("content")
   if content is not None and not isinstance(content, str):
     raise BadReply("the content of a choice is no text")

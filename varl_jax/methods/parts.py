@@ -95,6 +95,7 @@ class Workshop:
       analyst=self.roles.analyst,
       optimizer=self.roles.meta_optimizer,
       config=self.config.evolution,
+      reward=self.config.reward,
       reference=self.reference,
       seed=self.config.seed,
     )

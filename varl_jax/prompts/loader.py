@@ -179,9 +179,10 @@ def load_reference(domain: str) -> dict[str, Any]:
     PromptError: no such domain, or the file is no JSON object.
   """
   path = _domain_folder(domain) / _REFERENCE
-  if not path.is_file():
+  if not (path.is_file() or path.is_dir()):
     return {}
-  return _json_object(_read_text(path, ""), f"statistics of {domain!r}")
+  text = _read_text(path, f"{_REFERENCE} of domain {domain!r}")
+  return _json_object(text, f"statistics of {domain!r}")
 
 
 def _folder() -> Traversable:
@@ -223,6 +224,11 @@ def _read_text(path: Traversable, what: str) -> str:
     raise PromptError(f"There is no {what}.") from error
   except UnicodeDecodeError as error:
     raise PromptError(f"The {what} is not UTF-8 text: {error}.") from error
+  except OSError as error:
+    raise PromptError(
+      f"The {what} cannot be read ({error.strerror or error}); mend that or"
+      " name another folder."
+    ) from error
 
 
 def _read_prompt(role: str, slots: Mapping[str, str], domain: str) -> Prompt:

@@ -11,7 +11,8 @@ from varl_jax.roles.texts import conversation_text, rubric_text
 from varl_jax.types import Message, Rubric
 
 ROLE: Final = "adversary"
-# What the prompt asks for; a longer answer pays the length term instead.
+# What the prompt asks for. Not every benchmark charges for length, so a longer
+# answer is asked for again and then refused.
 MAX_CHARS: Final = 2500
 
 
@@ -28,7 +29,7 @@ class Adversary:
     """Writes the exploit answer.
 
     Raises:
-      ChatError: no usable reply.
+      ChatError: no usable reply, or two beyond `MAX_CHARS`.
     """
     user = user_message(
       {
@@ -42,4 +43,5 @@ class Adversary:
       messages=(self.prompts.system(ROLE), user),
       op=op,
       seed=seed,
+      max_chars=MAX_CHARS,
     )

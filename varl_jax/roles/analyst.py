@@ -85,6 +85,17 @@ def _read(reply: dict[str, Any]) -> Diagnosis:
   return Diagnosis(**{**reply, "gap": gap})
 
 
+def reasoning_text(answer: GradedAnswer) -> str:
+  """The REASONING block: numbers, since the words are never kept."""
+  closed = answer.answer is not None and not answer.truncated
+  cut = answer.finish == "length"
+  return (
+    f"closed: {'yes' if closed else 'no'}\n"
+    f"characters: {answer.reasoning_chars}\n"
+    f"answer ran into the token limit: {'yes' if cut else 'no'}"
+  )
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Analyst:
   """Diagnoses one case with closed vocabularies (Appendix D)."""
@@ -97,7 +108,6 @@ class Analyst:
     *,
     task: Task,
     answer: GradedAnswer,
-    reasoning: str = "",
     op: str,
     seed: int,
   ) -> Diagnosis:
@@ -106,8 +116,6 @@ class Analyst:
     Args:
       task: the task under the rubric the answer was graded by.
       answer: the graded answer.
-      reasoning: statistics of the reasoning, "" for the bare fact that it was
-        closed.
       op: unique name of the operation.
       seed: the run's seed.
 
@@ -124,7 +132,7 @@ class Analyst:
         "RUBRIC": rubric_text(task.rubric),
         "MET": "\n".join(map(verdict_word, answer.verdicts)),
         "SCORE": score,
-        "REASONING": reasoning or "closed: yes",
+        "REASONING": reasoning_text(answer),
       }
     )
     return await ask_json(

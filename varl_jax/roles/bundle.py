@@ -11,7 +11,7 @@ from varl_jax.roles.generator import Generator
 from varl_jax.roles.grading import Grader
 from varl_jax.roles.honest import HonestAnswerer
 from varl_jax.roles.judge import Judge
-from varl_jax.roles.judge_template import load_template
+from varl_jax.roles.judge_template import JudgeTemplate, load_template
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
 from varl_jax.roles.patcher import Patcher
@@ -102,25 +102,33 @@ def make_judge(
   Raises:
     ConfigError: the template cannot be used.
   """
-  template = None
-  if config.template_path:
-    template = load_template(
-      config.template_path,
-      sha256=config.template_sha256,
-      faithful=config.faithful,
-    )
-  elif config.faithful or config.template_sha256:
-    raise ConfigError(
-      "judge.faithful and judge.template_sha256 are about a published template;"
-      " give its file as judge.template_path."
-    )
   return Judge(
     chat=chat,
     prompts=prompts,
     votes=config.votes,
     one_request=config.one_request,
-    template=template,
+    template=judge_template(config),
   )
+
+
+def judge_template(config: JudgeConfig) -> JudgeTemplate | None:
+  """The published template of the settings, None for our own prompt.
+
+  Raises:
+    ConfigError: it cannot be used.
+  """
+  if config.template_path:
+    return load_template(
+      config.template_path,
+      sha256=config.template_sha256,
+      faithful=config.faithful,
+    )
+  if config.faithful or config.template_sha256:
+    raise ConfigError(
+      "judge.faithful and judge.template_sha256 are about a published template;"
+      " give its file as judge.template_path."
+    )
+  return None
 
 
 def _make_pool(

@@ -82,12 +82,21 @@ async def ask_text(
   messages: Sequence[Message],
   op: str,
   seed: int,
+  max_chars: int | None = None,
 ) -> str:
   """Asks for plain text and returns it without a reasoning channel.
 
+  Args:
+    chat: the model.
+    role: name of the role.
+    messages: the conversation.
+    op: unique name of the operation.
+    seed: the run's seed.
+    max_chars: an answer with more is malformed; None for no limit.
+
   Raises:
     ChatError: `length` or `refusal` as the reply ended, `malformed` when there
-      is no answer in it twice.
+      is no answer in it twice, or twice one too long.
   """
 
   def parse(reply: ChatReply) -> str:
@@ -95,6 +104,11 @@ async def ask_text(
     answer = final_answer(reply.text, finish="stop", reasoning=False)
     if not answer:
       raise ChatError("malformed", "The reply holds no answer.")
+    if max_chars is not None and len(answer) > max_chars:
+      raise ChatError(
+        "malformed",
+        f"The answer has {len(answer)} characters, {max_chars} are allowed.",
+      )
     return answer
 
   return await _ask(

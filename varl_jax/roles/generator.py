@@ -20,6 +20,7 @@ _FORM: Final = ReplyFormat(
     "properties": {
       "question": {"type": "string", "minLength": 1, "maxLength": 24000},
       "use_case": {"type": "string", "maxLength": 80},
+      "specialty": {"type": ["string", "null"], "maxLength": 80},
       "rubric_items": ITEMS_SCHEMA,
     },
     "required": ["question", "use_case", "rubric_items"],
@@ -32,6 +33,7 @@ def _read(reply: dict[str, Any]) -> GeneratedTask:
   return GeneratedTask(
     question=reply["question"].strip(),
     use_case=reply["use_case"].strip(),
+    specialty=" ".join((reply.get("specialty") or "").split()),
     criteria=read_criteria(reply["rubric_items"], source="generator"),
   )
 

@@ -27,7 +27,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
-from varl_jax.config import ConfigError
+from varl_jax.config import ConfigError, JudgeConfig
 from varl_jax.llm.blocks import block
 from varl_jax.types import Criterion, Message
 
@@ -174,6 +174,26 @@ def load_template(
   if problem:
     raise ConfigError(f"The judge template {path} cannot be used: {problem}")
   return template
+
+
+def with_hash(config: JudgeConfig) -> JudgeConfig:
+  """The settings with the template's hash, which is then part of the run.
+
+  A hash that is given is kept, and the file not read.
+
+  Raises:
+    ConfigError: the file is needed and cannot be used.
+  """
+  known = config.template_sha256.lower()
+  if config.template_path and not known:
+    try:
+      known = load_template(config.template_path).sha256
+    except ConfigError as error:
+      raise ConfigError(
+        f"{error} Where only the service has the file, set its hash as"
+        " judge.template_sha256."
+      ) from error
+  return dataclasses.replace(config, template_sha256=known)
 
 
 def _problem(template: JudgeTemplate) -> str:

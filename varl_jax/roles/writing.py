@@ -41,12 +41,14 @@ class GeneratedTask:
     question: the user turn.
     use_case: the kind of request; "" from a repairer, which keeps the task's.
     criteria: in the order written.
+    specialty: the branch of the field; "" where it has none, and likewise.
     reasons: a repairer's reasons why farming fails and honest work passes.
   """
 
   question: str
   use_case: str
   criteria: tuple[Criterion, ...]
+  specialty: str = ""
   reasons: tuple[str, ...] = ()
 
 

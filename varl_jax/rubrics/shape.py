@@ -97,13 +97,14 @@ def request_shape(
     state: the histories.
     rng: seeded by the caller.
     red_team: whether the task sets a trap: the counts are those of
-      `RED_TEAM_COUNTS`, few enough for one mistake to cost everything.
+      `RED_TEAM_COUNTS`, few enough for one mistake to cost everything, and a
+      negative names the trap.
   """
   count_draw, mix_draw, sign_draw = (rng.random() for _ in range(3))
-  negatives = int(sign_draw < NEGATIVES.requested(state.negatives))
   if red_team:
     positives = RED_TEAM_COUNTS[int(count_draw * len(RED_TEAM_COUNTS))]
-    return Shape(positives=positives, negatives=negatives)
+    return Shape(positives=positives, negatives=1)
+  negatives = int(sign_draw < NEGATIVES.requested(state.negatives))
   shift = POSITIVES.requested(state.positives) - POSITIVE_MEAN
   if mix_draw < abs(shift):
     # Mixing in an end of the range moves the mean by exactly `shift`.
@@ -122,10 +123,15 @@ def record_shape(
 ) -> ShapeState:
   """The state after a task was written.
 
-  Red-team tasks ask for other counts, so only their negatives are recorded.
+  Red-team tasks ask for other counts, so only their negatives are recorded,
+  against the rate of the other tasks: what they have too many, the others are
+  asked for less, and the share over all tasks is the target.
   """
+  asked = float(requested.negatives > 0)
+  if red_team:
+    asked = NEGATIVES.requested(state.negatives)
   negatives = NEGATIVES.remember(
-    state.negatives, requested.negatives > 0, delivered.negatives > 0
+    state.negatives, asked, delivered.negatives > 0
   )
   positives = state.positives
   if not red_team:

@@ -132,7 +132,7 @@ class Assessor:
   ) -> GradedAnswer:
     """Grades a rollout; one without a final answer is not shown to a judge."""
     if rollout.answer is None:
-      return GradedAnswer(
+      graded = GradedAnswer(
         sample=rollout.sample,
         answer=None,
         verdicts=(),
@@ -140,13 +140,19 @@ class Assessor:
         raw=None,
         truncated=True,
       )
-    return await self.assess(
-      prompt,
-      rollout.answer,
-      rubric,
-      strict=False,
-      op=op,
-      sample=rollout.sample,
+    else:
+      graded = await self.assess(
+        prompt,
+        rollout.answer,
+        rubric,
+        strict=False,
+        op=op,
+        sample=rollout.sample,
+      )
+    return dataclasses.replace(
+      graded,
+      finish=rollout.finish,
+      reasoning_chars=rollout.reasoning_chars,
     )
 
 

@@ -13,6 +13,10 @@ class ServiceFailure(Exception):
   """The service cannot go on; its state is saved, the run may be resumed."""
 
 
+class Stopped(ServiceFailure):
+  """The run was asked to stop while it waited for a server."""
+
+
 async def attempt(call: Awaitable[Value]) -> Value | ChatError:
   """Waits for a call; a failed reply comes back as a value, with its kind.
 

@@ -5,6 +5,7 @@ every verdict, and each repair round with all proposed criteria. The adversary's
 answers live here and in the event log, never in a served task.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -129,11 +130,16 @@ def export_evidence(store: EventStore, path: str | os.PathLike[str]) -> int:
   target = pathlib.Path(path)
   partial = target.with_name(target.name + ".partial")
   count = 0
-  with open(partial, "w", encoding="utf-8") as lines:
-    for record in _records(store):
-      lines.write(json.dumps(record) + "\n")
-      count += 1
-  os.replace(partial, target)
+  try:
+    with open(partial, "w", encoding="utf-8") as lines:
+      for record in _records(store):
+        lines.write(json.dumps(record) + "\n")
+        count += 1
+    os.replace(partial, target)
+  except OSError:
+    with contextlib.suppress(OSError):
+      partial.unlink()
+    raise
   return count
 
 

@@ -15,7 +15,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from varl_jax.config import EvolutionConfig
+from varl_jax.config import EvolutionConfig, RewardConfig
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.seeds import derive_seed
 from varl_jax.llm.together import together
@@ -39,13 +39,22 @@ from varl_jax.types import (
   to_json,
 )
 
-FORMULA: Final = (
+_EARNED: Final = (
   "score = (points of all met criteria) / (sum of the positive points); a met"
-  " negative criterion subtracts. The solver trains on score minus the mean"
-  " score of the answers to the same task, so a task on which all answers"
-  " score alike teaches nothing."
+  " negative criterion subtracts."
+)
+_UNFINISHED: Final = {
+  "zero": "scores 0",
+  "group_min": "scores as low as the worst answer to its task, at most 0",
+  "unscorable": "has no score",
+}
+_TRAINED: Final = (
+  "The solver trains on score minus the mean score of the answers to the same"
+  " task, so a task on which all answers score alike teaches nothing."
 )
 EXCERPT_CHARS: Final = 600
+# Roles that make a round, and those that the new guidance is for.
+PROMPTED: Final = ("analyst", "meta_optimizer", "proposer", "generator")
 
 Sample = Mapping[str, Any]  # {"task": Task, "answer": GradedAnswer} as JSON
 
@@ -100,6 +109,7 @@ class Evolution:
     analyst: diagnoses cases.
     optimizer: writes the guidance.
     config: interval and sampling.
+    reward: how answers are scored.
     reference: statistics of the target benchmark, None when unknown.
     seed: the run's seed.
   """
@@ -107,6 +117,7 @@ class Evolution:
   analyst: Analyst
   optimizer: MetaOptimizer
   config: EvolutionConfig
+  reward: RewardConfig
   reference: CorpusStatistics | None
   seed: int
 
@@ -166,11 +177,18 @@ class Evolution:
       summary=written.summary,
       snapshot={
         "inputs": inputs,
+        "system": self._system_texts(),
         "cases": cases,
         "diagnoses": to_json(diagnoses),
         "failed": len(replies) - len(diagnoses),
       },
     )
+
+  def _system_texts(self) -> dict[str, str]:
+    """The texts around the blocks: of the round's roles and its readers."""
+    return {
+      role: self.optimizer.prompts.system(role).content for role in PROMPTED
+    }
 
   def _draw(
     self,
@@ -208,7 +226,7 @@ class Evolution:
       statistics["minus_reference"] = drift(measured, self.reference)
     counts = dataclasses.asdict(count_diagnoses(diagnoses))
     return {
-      "formula": FORMULA,
+      "formula": score_formula(self.reward),
       "statistics": _lines(statistics),
       "reference": _lines(to_json(self.reference)),
       "diagnoses": _lines(counts),
@@ -220,6 +238,22 @@ class Evolution:
       "history": "\n".join(json.dumps(entry) for entry in material.history),
       "hackability": material.hackability,
     }
+
+
+def score_formula(reward: RewardConfig) -> str:
+  """How training scores an answer, in words (`scoring.training_score`)."""
+  parts = [_EARNED]
+  if reward.length_adjusted:
+    parts.append(
+      f"Length costs: {reward.length_weight:g} * max(0, characters of the final"
+      f" answer - {reward.length_center}) / {reward.length_unit} is taken off"
+      " the score, which is not clipped."
+    )
+  parts.append(
+    "An answer whose reasoning never ended"
+    f" {_UNFINISHED[reward.truncated_score]}."
+  )
+  return " ".join([*parts, _TRAINED])
 
 
 def exploit_text(exploits: Sequence[Mapping[str, Any]]) -> str:

@@ -126,7 +126,7 @@ class CorpusStatistics:
     criterion_chars: mean length of a criterion.
     negative_share: share of tasks with a negative criterion.
     use_cases: share of tasks by use case.
-    specialties: distinct ones.
+    specialties: distinct ones, capitals aside.
     self_similarity: mean over pairs of tasks of the Jaccard index of their
       requests' word shingles, in [0, 1]; 0 below two tasks.
   """
@@ -140,14 +140,8 @@ class CorpusStatistics:
   self_similarity: float | None = None
 
 
-def corpus_statistics(
-  tasks: Sequence[Task], *, specialties: Sequence[str] | None = None
-) -> CorpusStatistics:
-  """Measures tasks.
-
-  Args:
-    tasks: the tasks, at least one.
-    specialties: the specialty of each task, where the domain has them.
+def corpus_statistics(tasks: Sequence[Task]) -> CorpusStatistics:
+  """Measures tasks; specialties are unknown where no task names its own.
 
   Raises:
     ValueError: no tasks.
@@ -159,6 +153,7 @@ def corpus_statistics(
     any(item.points < 0 for item in task.rubric.criteria) for task in tasks
   ]
   mix = collections.Counter(task.use_case for task in tasks)
+  branches = {task.specialty.casefold() for task in tasks if task.specialty}
   return CorpusStatistics(
     tasks=len(tasks),
     criteria_per_task=len(criteria) / len(tasks),
@@ -166,7 +161,7 @@ def corpus_statistics(
     / max(1, len(criteria)),
     negative_share=sum(negative) / len(tasks),
     use_cases={name: n / len(tasks) for name, n in sorted(mix.items())},
-    specialties=None if specialties is None else len(set(specialties)),
+    specialties=len(branches) or None,
     self_similarity=self_similarity([_request(task) for task in tasks]),
   )
 

@@ -10,7 +10,7 @@ No call takes a validation score, so none can reach a role.
 
 import dataclasses
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from varl_jax.config import Config
@@ -186,9 +186,14 @@ class GenerationService:
     """Writes all cases as JSON lines; returns how many."""
     return self._run(_later(evidence.export_evidence, self._store, path))
 
+  def give_up_when(self, asked: Callable[[], bool]) -> None:
+    """See `LoopThread.give_up_when`."""
+    self._loop.give_up_when(asked)
+
   def close(self) -> None:
     """Ends background work and closes the store; harmless when repeated."""
     if not self._loop.closed:
+      self._loop.give_up_when(lambda: False)
       # Also takes note of jobs that failed since the last poll.
       self._loop.run(self._supply.stop())
     self._loop.close()
@@ -212,6 +217,7 @@ class GenerationService:
         step=step,
         count=count,
         share=self._config.pool.replay_share,
+        unproposed=self._supply.unproposed,
       )
       self._ledger.commit([event])
       self._supply.prepare(count)

@@ -61,6 +61,7 @@ class HostedService:
     service: serves, grades and repairs.
     notices: what people are told.
     meter: what its models used.
+    away: whether calls wait for a server of its models.
     canary: whether to grade an empty answer once, after the first grading.
     closing: closed after the service, the last opened first.
   """
@@ -71,11 +72,13 @@ class HostedService:
     *,
     notices: Notices,
     meter: Meter = dict,
+    away: Callable[[], bool] = lambda: False,
     canary: bool = False,
     closing: contextlib.ExitStack | None = None,
   ):
     self._service = service
     self._meter = meter
+    self._away = away
     self._closing = closing or contextlib.ExitStack()
     self._canary_due = canary
     self._canary: dict[str, float] = {}
@@ -113,6 +116,14 @@ class HostedService:
         self.notices.say(found.alarm)
       return
 
+  def give_up_when(self, asked: Callable[[], bool]) -> None:
+    """Lets calls end with `Stopped` that wait for a server of its models.
+
+    Args:
+      asked: whether the run is to stop.
+    """
+    self._service.give_up_when(lambda: asked() and self._away())
+
   def measures(self, step: int) -> dict[str, float]:
     """What was used since the last step that was asked about.
 
@@ -137,12 +148,18 @@ class HostedService:
     return dict(self._last[1])
 
   def health(self) -> dict[str, Any]:
-    """Where the service stands: `step`, `event_number`, `usage` in all."""
+    """Where the service stands.
+
+    Returns:
+      `step`, `event_number`, `measures` of the last step, `usage` in all, and
+      `away`: whether calls wait for a server of its models.
+    """
     return {
       "step": self._service.step(),
       "event_number": self._service.event_number(),
       "measures": None if self._last is None else self._last[1],
       "usage": dict(self._meter()),
+      "away": self._away(),
     }
 
   def close(self) -> None:

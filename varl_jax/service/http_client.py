@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from varl_jax.service import evidence, wire
-from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.types import (
   GradedGroup,
   GroupRanking,
@@ -25,8 +25,9 @@ from varl_jax.types import (
   from_json,
 )
 
-# Seconds that one request waits for its job.
-WAIT_S: Final = 20.0
+# Seconds that one request waits for its job; a signal to stop is only taken
+# note of after it.
+WAIT_S: Final = 5.0
 # Longest pause between two tries.
 PAUSE_S: Final = 10.0
 # Answers of a service that is on its way up or down, or of a proxy before it.
@@ -63,6 +64,9 @@ class HttpService:
   clock: Callable[[], float] = time.monotonic
   sleep: Callable[[float], None] = time.sleep
   _client: Any = dataclasses.field(init=False, repr=False)
+  _asked: Callable[[], bool] = dataclasses.field(
+    init=False, repr=False, default_factory=lambda: lambda: False
+  )
 
   def __post_init__(self):
     """Opens connections as they are needed; none yet.
@@ -181,6 +185,10 @@ class HttpService:
     with open(target, "rb") as lines:
       return sum(1 for _ in lines)
 
+  def give_up_when(self, asked: Callable[[], bool]) -> None:
+    """See `HostedService.give_up_when`; also for an absent service."""
+    object.__setattr__(self, "_asked", asked)
+
   def close(self) -> None:
     """Lets go of the connections; the service goes on."""
     self._client.close()
@@ -218,6 +226,8 @@ class HttpService:
           raise wire.unpack_error(state["error"])
         if state["done"]:
           return from_json(call.RESULT, state["value"])
+        if self._asked() and self._value(self._ask("GET", "/health"))["away"]:
+          raise Stopped("Stopped while waiting for a model's server.")
 
   def _ask(self, method: str, path: str, **parts: Any) -> Any:
     return self._persist(lambda: self._client.request(method, path, **parts))
@@ -249,6 +259,8 @@ class HttpService:
           f"The generation service at {self.url} cannot be reached ({why});"
           " start it with `python -m varl_jax.serve` or mend service.url."
         )
+      if self._asked():
+        raise Stopped("Stopped while waiting for the generation service.")
       if not told:
         self.notify(
           f"Waiting for the generation service at {self.url} ({why})."

@@ -28,6 +28,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
+from varl_jax.files import replace_text
 from varl_jax.service import wire
 from varl_jax.service.hosting import HostedService
 from varl_jax.service.jobs import Job, Jobs
@@ -86,7 +87,7 @@ class Door:
         " start both with the same --config and settings.",
       )
     run = headers.get(wire.RUN_HEADER.lower())
-    if run is not None and self._owner.exists():
+    if run is not None:
       self._check_owner(run)
 
   def check_run(self, headers: Mapping[str, str]) -> None:
@@ -98,12 +99,21 @@ class Door:
     run = headers.get(wire.RUN_HEADER.lower(), "")
     if not run:
       raise Refusal(400, "BadRequest", f"{wire.RUN_HEADER} is missing.")
-    if not self._owner.exists():
-      self._owner.write_text(run + "\n", encoding="utf-8")
+    if not self._owner_name():
+      replace_text(self._owner, run + "\n")
     self._check_owner(run)
 
+  def _owner_name(self) -> str:
+    """The run that the service belongs to; "" before the first.
+
+    An empty file is what a write that was cut short may leave: no run either.
+    """
+    if not self._owner.exists():
+      return ""
+    return self._owner.read_text(encoding="utf-8").strip()
+
   def _check_owner(self, run: str) -> None:
-    if run != self._owner.read_text(encoding="utf-8").strip():
+    if self._owner_name() not in ("", run):
       raise Refusal(
         409,
         "Mismatch",
@@ -137,7 +147,12 @@ def make_app(hosted: HostedService, *, door: Door) -> Any:
       await asyncio.to_thread(hosted.close)
 
   app = fastapi.FastAPI(
-    title="varl_jax", lifespan=lifespan, docs_url=None, redoc_url=None
+    title="varl_jax",
+    lifespan=lifespan,
+    # Without a page there is nothing to see without the token.
+    openapi_url=None,
+    docs_url=None,
+    redoc_url=None,
   )
   app.state.jobs = jobs
 

@@ -6,15 +6,20 @@ touched in that thread only, so there are no locks.
 """
 
 import asyncio
+import concurrent.futures
 import dataclasses
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
+
+from varl_jax.service.calls import Stopped
 
 Value = TypeVar("Value")
 
 # Seconds between two looks at how late the loop is.
 LAG_INTERVAL: Final = 0.05
+# And between two looks at whether to give work up.
+LOOK_INTERVAL: Final = 0.25
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,7 @@ class LoopThread:
 
   def __init__(self, name: str):
     self._lag = LoopLag()
+    self._asked: Callable[[], bool] | None = None
     self._loop = asyncio.new_event_loop()
     self._thread = threading.Thread(
       target=self._loop.run_forever, name=name, daemon=True
@@ -62,12 +68,28 @@ class LoopThread:
     """Whether `close` has run."""
     return self._loop.is_closed()
 
+  def give_up_when(self, asked: Callable[[], bool]) -> None:
+    """Lets `run` cancel work that is under way when `asked` says so."""
+    self._asked = asked
+
   def run(self, work: Coroutine[Any, Any, Value]) -> Value:
-    """Waits for `work` in the loop; its errors are raised here."""
+    """Waits for `work` in the loop; its errors are raised here.
+
+    Raises:
+      Stopped: it was given up and is cancelled.
+    """
     if self._loop.is_closed():
       work.close()
       raise RuntimeError("The service is closed.")
-    return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    running = asyncio.run_coroutine_threadsafe(work, self._loop)
+    asked = self._asked
+    if asked is not None:
+      # A signal is only taken note of between two waits.
+      while not concurrent.futures.wait([running], LOOK_INTERVAL).done:
+        if asked():
+          running.cancel()
+          raise Stopped("Stopped while waiting for a model's server.")
+    return running.result()
 
   def take_lag(self) -> LoopLag:
     """The lag since the last call of this."""

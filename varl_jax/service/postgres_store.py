@@ -35,6 +35,13 @@ if TYPE_CHECKING:
 PATIENCE: Final = 20.0
 PAUSE: Final = 0.25
 CONNECT_TIMEOUT: Final = 10
+# Of a server that is there; the driver has no code for a refused session.
+_LOGIN: Final = (
+  "authentication failed",
+  "no password supplied",
+  "no pg_hba.conf entry",
+  "does not exist",
+)
 
 Value = TypeVar("Value")
 
@@ -242,9 +249,16 @@ class PostgresStore(EventLog):
     )
 
   def _lost(self, error: Exception) -> StoreError:
+    told = self._told(error)
+    if any(words in told for words in _LOGIN):
+      return StoreError(
+        f"The server of {self._name} refuses the login ({told}); what was"
+        " committed is kept. Mend user, password or database in the address,"
+        " which stands in the variable that service.store_env names."
+      )
     return StoreError(
-      f"The server of {self._name} cannot be reached ({self._told(error)});"
-      " what was committed is kept. Resume the run once the server is there."
+      f"The server of {self._name} cannot be reached ({told}); what was"
+      " committed is kept. Resume the run once the server is there."
     )
 
   def _told(self, error: Exception) -> str:

@@ -55,6 +55,12 @@ class Supply:
     self._limit = asyncio.Semaphore(config.admission.concurrency)
     self._jobs: dict[str, asyncio.Task[None]] = {}
     self._ordering: asyncio.Task[None] | None = None
+    self._unproposed = ""
+
+  @property
+  def unproposed(self) -> str:
+    """Why no requests came when they were last asked for, else ""."""
+    return self._unproposed
 
   @property
   def _state(self) -> ServiceState:
@@ -184,12 +190,13 @@ class Supply:
     """Has requests proposed and records them as open orders."""
     state = self._state
     guidance, memo = state.guidance[-1], state.memo
-    requests = await self._writer.propose(
+    proposed = await self._writer.propose(
       count, batch=state.batches, guidance=guidance.proposer
     )
+    self._unproposed = "" if proposed.requests else proposed.problem
     failpoint("supply/proposed")
     orders = []
-    for number, request in enumerate(requests, state.next_task):
+    for number, request in enumerate(proposed.requests, state.next_task):
       task_id = f"t{number:06d}"
       rng = random.Random(derive_seed(self._config.seed, f"shape/{task_id}"))
       shape = request_shape(state.shape, rng, red_team=request.red_team)
@@ -250,9 +257,21 @@ class Supply:
 
 
 def served_event(
-  state: ServiceState, *, step: int, count: int, share: float
+  state: ServiceState,
+  *,
+  step: int,
+  count: int,
+  share: float,
+  unproposed: str = "",
 ) -> Event:
   """The serving of a batch.
+
+  Args:
+    state: of the service.
+    step: that is served.
+    count: tasks it needs.
+    share: of repaired tasks at most.
+    unproposed: why no requests came, for the error.
 
   Raises:
     ServiceFailure: the pool holds too few tasks.
@@ -261,8 +280,9 @@ def served_event(
   if len(replay) + len(fresh) < count:
     raise ServiceFailure(
       f"Step {step} needs {count} tasks but the pool has"
-      f" {len(replay) + len(fresh)} to serve: {_why(state.log.dropped)}."
-      " Check the generator's model and resume the run."
+      f" {len(replay) + len(fresh)} to serve:"
+      f" {_why(state.log.dropped, unproposed)}. Check base_url, model and key"
+      " of endpoints.roles and resume the run."
     )
   return Event(
     uid=f"served/{step}",
@@ -272,7 +292,11 @@ def served_event(
   )
 
 
-def _why(dropped: Sequence[str]) -> str:
-  if not dropped:
-    return "no usable requests came from the proposer"
-  return f"{len(dropped)} requests were dropped, the last for: {dropped[-1]}"
+def _why(dropped: Sequence[str], unproposed: str) -> str:
+  """What keeps the pool empty: the proposer first, without which nothing is."""
+  if unproposed:
+    return f"no requests came from the proposer ({unproposed.rstrip('.')})"
+  if dropped:
+    last = dropped[-1].rstrip(".")
+    return f"{len(dropped)} requests were dropped, the last for: {last}"
+  return "no usable requests came from the proposer"

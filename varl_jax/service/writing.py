@@ -22,6 +22,7 @@ from varl_jax.llm.seeds import derive_seed
 from varl_jax.llm.together import together
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.proposer import Proposer, Request
+from varl_jax.roles.writing import GeneratedTask
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.rubrics.shape import RED_TEAM_COUNTS, Shape
 from varl_jax.rubrics.validation import rubric_problems
@@ -75,6 +76,19 @@ class Order:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Proposed:
+  """Requests, and why there are fewer than were asked for.
+
+  Attributes:
+    requests: what came.
+    problem: of the last call that failed for good, "" without one.
+  """
+
+  requests: tuple[Request, ...]
+  problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Written:
   """A valid task, or None with the reason of the last attempt.
 
@@ -118,9 +132,7 @@ class Writer:
   def _per_call(self) -> int:
     return PROPOSALS_PER_PASSAGE if self.source else PROPOSALS_PER_CALL
 
-  async def propose(
-    self, count: int, *, batch: int, guidance: str
-  ) -> list[Request]:
+  async def propose(self, count: int, *, batch: int, guidance: str) -> Proposed:
     """At most `count` requests; fewer when replies fail or fall short.
 
     Raises:
@@ -135,12 +147,14 @@ class Writer:
       for index, first in enumerate(range(0, count, self._per_call))
     ]
     found = await together(calls)
-    return [request for some in found for request in some]
+    problems = [some.problem for some in found if some.problem]
+    return Proposed(
+      requests=tuple(request for some in found for request in some.requests),
+      problem=problems[-1] if problems else "",
+    )
 
-  async def _propose(
-    self, count: int, *, op: str, guidance: str
-  ) -> tuple[Request, ...]:
-    seed = self._seed_passage(op)
+  async def _propose(self, count: int, *, op: str, guidance: str) -> Proposed:
+    seed, problem = self._seed_passage(op), ""
     for number in range(1 + RETRIES):
       name = f"{op}/{number}"
       reply = await attempt(
@@ -155,11 +169,14 @@ class Writer:
       )
       if not isinstance(reply, ChatError):
         source = seed.name if seed else ""
-        return tuple(
-          dataclasses.replace(request, seed_passage=source)
-          for request in reply[:count]
+        return Proposed(
+          requests=tuple(
+            dataclasses.replace(request, seed_passage=source)
+            for request in reply[:count]
+          )
         )
-    return ()
+      problem = str(reply)
+    return Proposed(requests=(), problem=problem)
 
   def _seed_passage(self, op: str) -> Passage | None:
     if self.source is None:
@@ -220,7 +237,7 @@ class Writer:
       problems = self._problems(reply.question, rubric, order)
       if not problems:
         task = dataclasses.replace(
-          _task(order, reply.question, reply.use_case, rubric),
+          _task(order, reply, rubric),
           passages=_names(order, found),
         )
         return Written(task=task, attempts=number + 1, rejected=tuple(rejected))
@@ -257,12 +274,13 @@ def _names(order: Order, found: Sequence[Passage]) -> tuple[str, ...]:
   return tuple(dict.fromkeys([*seed, *(passage.name for passage in found)]))
 
 
-def _task(order: Order, question: str, use_case: str, rubric: Rubric) -> Task:
+def _task(order: Order, reply: GeneratedTask, rubric: Rubric) -> Task:
   return Task(
     task_id=order.task_id,
-    prompt=(Message(role="user", content=question),),
+    prompt=(Message(role="user", content=reply.question),),
     rubric=rubric,
-    use_case=use_case or order.use_case,
+    use_case=reply.use_case or order.use_case,
+    specialty=reply.specialty,
     red_team=order.red_team,
     guidance_version=order.guidance,
     memo_version=order.memo,
