@@ -348,13 +348,13 @@ def _judges(records: Sequence[CaseRecord]) -> list[tuple[str, int]]:
 
 
 def _health(records: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-  """Every judge and referee figure: its mean, extremes and last value."""
+  """Figures of judge, referee and discriminator: mean, extremes, last value."""
   names = sorted(
     {
       name
       for record in records
       for name in record
-      if name.startswith(("judge/", "referee/"))
+      if name.startswith(("judge/", "referee/", "discriminator/"))
     }
   )
   rows = []
