@@ -94,7 +94,8 @@ def score(
     tasks, scored, answers: how many there are; `missing` answers count 0.
     unscorable: tasks and answers left out of every mean, with reasons and ids.
     breakdowns: by kind and group, means and the number of tasks.
-    task_scores: the score by `task_id`.
+    task_scores: the score by `task_id`; `task_groups` the groups whose means
+      are averaged, where the benchmark does so.
 
   Raises:
     BenchmarkError: verdicts, answers and tasks do not belong together.

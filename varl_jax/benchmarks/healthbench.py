@@ -21,7 +21,7 @@ from varl_jax.benchmarks.protocol import (
   turns_of,
 )
 
-PAGE: Final = "https://github.com/openai/simple-evals"
+PAGE: Final = "https://huggingface.co/datasets/openai/healthbench"
 
 
 def to_task(row: Mapping[str, Any], source: str) -> BenchmarkTask:

@@ -196,6 +196,10 @@ def summarize(
     "breakdowns": breakdowns(scored),
     "task_scores": {row.task.task_id: row.values["score"] for row in scored},
   }
+  if benchmark.mean_over:
+    results["task_groups"] = {
+      row.task.task_id: group for row, group in zip(scored, groups, strict=True)
+    }
   if scored:
     names = list(scored[0].values)
     results |= {

@@ -332,6 +332,8 @@ class JournaledChat:
       text = message.content.encode("utf-8", "surrogatepass")
       made.update(f"\0{message.role}\0{len(text)}\0".encode())
       made.update(text)
+    for image in request.images:
+      made.update(hashlib.sha256(image.encode()).digest())
     return made.digest()
 
   def _schema_digest(self, schema: Mapping[str, Any] | None) -> bytes:
