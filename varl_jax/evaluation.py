@@ -203,8 +203,13 @@ class Evaluation:
     verdict_lines = Lines(self.folder / VERDICTS)
     try:
       answers = read_answers(answer_lines.rows)
+      kept = self._kept(answers, verdict_lines.rows)
+      saved = [verdict for found in kept.values() for verdict in found.values()]
       state = State(
-        answers=answers, verdicts=self._kept(answers, verdict_lines.rows)
+        answers=answers,
+        verdicts=kept,
+        votes=sum(len(verdict.votes) for verdict in saved),
+        failed_votes=sum(len(verdict.failures) for verdict in saved),
       )
       asyncio.run(self._run(state, answer_lines, verdict_lines))
     finally:

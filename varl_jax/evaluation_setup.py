@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from varl_jax import benchmarks
-from varl_jax.benchmarks import answering, data
+from varl_jax.benchmarks import answering, data, inspect_logs
 from varl_jax.benchmarks.folder import (
   CALLS,
   SETTINGS,
@@ -43,6 +43,7 @@ from varl_jax.roles.bundle import make_judge
 from varl_jax.roles.grading import Grader
 from varl_jax.roles.judge import ROLE as JUDGE
 from varl_jax.run_folder import lock
+from varl_jax.types import to_json
 
 BUILT_IN: Final = ("story", "smollm2")
 SOLVER: Final = "solver"
@@ -436,20 +437,26 @@ def _saved(
   request: Request, loaded: Data
 ) -> tuple[AnswerSource, dict[str, Any], Sequence[BenchmarkTask]]:
   path = pathlib.Path(request.answers)
+  rows = None
+  if path.suffix in inspect_logs.ENDINGS:
+    rows = [to_json(answer) for answer in inspect_logs.read_log(path)[0]]
   found = import_answers(
-    path, {task.task_id for task in loaded.tasks}, samples=request.samples
+    path,
+    {task.task_id for task in loaded.tasks},
+    samples=request.samples,
+    rows=rows,
   )
   before: Mapping[str, Any] = {}
   if path.is_dir() and (path / SETTINGS).is_file():
     before = read_json(path / SETTINGS).get("model", {})
-  rows = sorted((*key, one.answer or "") for key, one in found.items())
+  texts = sorted((*key, one.answer or "") for key, one in found.items())
   return (
     SavedSource(answers=found),
     {
       "kind": "saved",
       **{k: v for k, v in before.items() if k not in ("kind", "saved_sha256")},
       "name": before.get("name") or path.stem,
-      "saved_sha256": digest(repr(rows).encode("utf-8", "surrogatepass")),
+      "saved_sha256": digest(repr(texts).encode("utf-8", "surrogatepass")),
     },
     loaded.tasks,
   )

@@ -220,12 +220,22 @@ def read_verdicts(
 
 
 def import_answers(
-  path: pathlib.Path, task_ids: set[str], *, samples: int
+  path: pathlib.Path,
+  task_ids: set[str],
+  *,
+  samples: int,
+  rows: list[dict[str, Any]] | None = None,
 ) -> dict[Key, Answer]:
   """Answers of a file, or of a results folder, to be graded here.
 
   A row holds `task_id`, `answer` (null for none) and perhaps `sample`; without
   one, a task's rows count up. Other fields are kept where they are an answer's.
+
+  Args:
+    path: of the file or folder.
+    task_ids: of the data.
+    samples: most answers a task.
+    rows: those of the file where it is none of JSON lines.
 
   Raises:
     BenchmarkError: a row is of another form or task, a task has more answers
@@ -234,7 +244,7 @@ def import_answers(
   file = path / ANSWERS if path.is_dir() else path
   if not file.is_file():
     raise BenchmarkError(f"There are no answers at {file}.")
-  rows, _ = read_lines(file)
+  rows = rows if rows is not None else read_lines(file)[0]
   known = set(Answer.__dataclass_fields__)
   found: dict[Key, Answer] = {}
   counts: dict[str, int] = {}
