@@ -22,7 +22,8 @@ from absl import app, flags, logging
 from ml_collections import config_flags
 
 from varl_jax import evaluation_run
-from varl_jax.benchmarks.protocol import BenchmarkError
+from varl_jax.benchmarks import BENCHMARKS, BenchmarkError
+from varl_jax.benchmarks.answering import METHODS
 from varl_jax.command_line import last_line, parse, refuse
 from varl_jax.config import Config, ConfigError, from_config_dict
 from varl_jax.evaluation_setup import SOLVER, Request
@@ -37,12 +38,18 @@ def _text(name: str, default: str, told: str) -> flags.FlagHolder[str]:
   return flags.DEFINE_string(name, default, told)  # pyright: ignore
 
 
-_BENCHMARK = _text("benchmark", "", "Name, or a Python file with your own.")
+_BENCHMARK = _text(
+  "benchmark",
+  "",
+  f"{', '.join(BENCHMARKS)}, or a Python file with your own.",
+)
 _DATA = _text("data", "", "File or folder with its rows.")
 _MODEL = _text("model", "", "Local checkpoint, or a model of an endpoint.")
 _MODEL_URL = _text("model_url", "", "Address of the endpoint, ending in /v1.")
 _ANSWERS = _text("answers", "", "Saved answers: a file or a results folder.")
-_METHOD = _text("method", "none", "How the model is helped: none.")
+_METHOD = _text(
+  "method", "none", f"What helps the model: {', '.join(METHODS)}."
+)
 _JUDGE = _text("judge", "", "The judge's model.")
 _JUDGE_URL = _text("judge_url", "", "Address of its endpoint, ending in /v1.")
 _OFFICIAL = flags.DEFINE_boolean(
