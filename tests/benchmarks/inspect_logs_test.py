@@ -1,12 +1,15 @@
 """Results written as Inspect logs and read back; needs the extra."""
 
 import importlib.util
+import json
 import sys
 
 import pytest
 
 from tests.benchmarks import rows
-from varl_jax import benchmarks
+from tests.evaluation_test import is_judge, request_for, results_of
+from tests.faults.server import fault_server
+from varl_jax import benchmarks, evaluation_run
 from varl_jax.benchmarks import BenchmarkError, inspect_logs
 from varl_jax.benchmarks.answering import Answer
 from varl_jax.types import Verdict
@@ -118,3 +121,27 @@ def test_without_the_extra_one_sentence_names_it(tmp_path, monkeypatch):
     BenchmarkError, match=r"need the extra: pip install .*insp"
   ):
     write(tmp_path / "log.eval", made(tmp_path))
+
+
+@needs_inspect
+def test_an_evaluation_leaves_a_log_whose_answers_grade_alike(tmp_path):
+  data = rows.write_rows(tmp_path / "rows.jsonl", rows.professional_set(6))
+
+  def reply(body):
+    if is_judge(body):
+      met = "fact 0" in body["messages"][-1]["content"]
+      return json.dumps({"explanation": "Seen.", "criteria_met": met})
+    return "An answer of some length."
+
+  log = tmp_path / "log.eval"
+  with fault_server(reply) as server:
+    request = request_for(data, server.url, tmp_path / "out")
+    code = evaluation_run.run(request, to_inspect=str(log))
+    assert code == evaluation_run.DONE
+    again = request_for(
+      data, server.url, tmp_path / "again", model="", answers=str(log)
+    )
+    assert evaluation_run.run(again) == evaluation_run.DONE
+  first, second = results_of(tmp_path / "out"), results_of(tmp_path / "again")
+  assert first["task_scores"] == second["task_scores"]
+  assert second["answered_by"] == ["some-model"]

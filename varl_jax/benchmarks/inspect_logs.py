@@ -1,8 +1,8 @@
 """Results as logs of Inspect, and answers from such logs.
 
 An Inspect log holds a sample for each task and epoch; an epoch is our answer's
-number plus one. Our verdicts travel in the metadata of a sample's score, so
-that a log which was written here is read back whole. Needs the extra `inspect`.
+number plus one. Our verdicts travel in a sample's metadata, so that a log
+which was written here is read back whole. Needs the extra `inspect`.
 """
 
 import importlib
@@ -95,16 +95,13 @@ def _sample(
   scored = score_answer(benchmark, task, answer.answer, judged)
   turns = [_turn(model, turn, task.canary) for turn in task.prompt]
   text = _clean(answer.answer or "", task.canary)
-  score = scorer.Score(
-    value=dict(scored.values) or None,
-    answer=text,
-    explanation="; ".join(v.explanation for v in judged if v is not None),
-    metadata={
-      "missing": scored.missing,
-      "unscorable": scored.reason,
-      "verdicts": [None if v is None else to_json(v) for v in judged],
-    },
-  )
+  score = {}
+  # What could not be scored has no score, rather than one that says nothing.
+  if scored.values:
+    why = "; ".join(v.explanation for v in judged if v is not None)
+    score[SCORER] = scorer.Score(
+      value=dict(scored.values), answer=text, explanation=why
+    )
   return log.EvalSample(
     id=task.task_id,
     epoch=answer.sample + 1,
@@ -115,12 +112,13 @@ def _sample(
     ],
     messages=[*turns, model.ChatMessageAssistant(content=text)],
     output=model.ModelOutput.from_content(answer.model or "unknown", text),
-    scores={SCORER: score} if scored.values else {},
+    scores=score,
     metadata={
       "missing": answer.answer is None,
+      "unscorable": scored.reason,
       "finish": answer.finish,
       "groups": {kind: list(names) for kind, names in task.groups.items()},
-      "verdicts": score.metadata["verdicts"],
+      "verdicts": [None if v is None else to_json(v) for v in judged],
     },
   )
 
