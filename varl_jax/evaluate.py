@@ -79,6 +79,9 @@ _COMPARE = flags.DEFINE_list("compare", [], "Results folders to compare.")
 _AGAINST = flags.DEFINE_list(
   "against", [], "The same arms, in the same order, under another judge."
 )
+_CONVERT = _text(
+  "convert", "", "Write the data as ArrayRecord into this folder, and end."
+)
 _TO_INSPECT = _text("to_inspect", "", "Write the results as an Inspect log.")
 
 
@@ -90,6 +93,10 @@ def main(argv: list[str]) -> int:
   try:
     if _COMPARE.value:
       return evaluation_run.compare(_COMPARE.value, _AGAINST.value)
+    if _CONVERT.value:
+      return evaluation_run.convert(
+        _BENCHMARK.value, _DATA.value, _CONVERT.value
+      )
     return evaluation_run.run(
       _request(),
       show_items=_SHOW_ITEMS.value,

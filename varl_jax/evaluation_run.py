@@ -50,7 +50,7 @@ def run(
   Raises:
     One of `REFUSALS`: the input cannot be used; nothing was lost.
   """
-  _check(request)
+  _check(request.benchmark, request.data)
   say = _say
   with contextlib.ExitStack() as stack:
     interrupted = stack.enter_context(_interruptible(say))
@@ -87,8 +87,8 @@ def run(
   return code
 
 
-def _check(request: Request) -> None:
-  for flag, value in (("benchmark", request.benchmark), ("data", request.data)):
+def _check(benchmark: str, data: str) -> None:
+  for flag, value in (("benchmark", benchmark), ("data", data)):
     if not value:
       raise BenchmarkError(f"--{flag} is missing; see --help.")
 
@@ -163,6 +163,20 @@ def compare(folders: Sequence[str], against: Sequence[str]) -> int:
   )
   for line in comparison_text(found):
     print(line)
+  return DONE
+
+
+def convert(benchmark: str, data: str, folder: str) -> int:
+  """Writes data as ArrayRecord; returns the exit code.
+
+  Raises:
+    BenchmarkError: they cannot be used.
+  """
+  _check(benchmark, data)
+  from varl_jax import benchmark_records  # loads tensorflow-datasets
+
+  made = benchmark_records.convert(benchmark, data, folder)
+  print(f"Records: {made}")
   return DONE
 
 

@@ -120,12 +120,15 @@ def load_data(request: Request) -> Data:
     BenchmarkError: they cannot be used.
   """
   benchmark = benchmarks.find(request.benchmark)
-  paths = data.find_files(benchmark, request.data)
-  files = [
-    data.check_file(benchmark, path, sha256=request.data_sha256)
-    for path in paths
-  ]
-  tasks = data.read_tasks(benchmark, paths)
+  if data.is_record_folder(request.data):
+    files, tasks = _records(benchmark, request)
+  else:
+    paths = data.find_files(benchmark, request.data)
+    files = [
+      data.check_file(benchmark, path, sha256=request.data_sha256)
+      for path in paths
+    ]
+    tasks = data.read_tasks(benchmark, paths)
   errata = ""
   if request.errata:
     tasks = data.apply_errata(tasks, request.errata)
@@ -136,6 +139,22 @@ def load_data(request: Request) -> Data:
   return Data(
     benchmark=benchmark, tasks=tasks, files=files, whole=whole, errata=errata
   )
+
+
+def _records(
+  benchmark: Benchmark, request: Request
+) -> tuple[list[data.DataFile], list[BenchmarkTask]]:
+  from varl_jax import benchmark_records  # loads grain
+
+  told = benchmark_records.read_metadata(request.data)
+  folder = pathlib.Path(request.data)
+  files = [
+    data.known_file(
+      benchmark, folder / name, sha256, wanted=request.data_sha256
+    )
+    for name, sha256 in told["sha256"].items()
+  ]
+  return files, benchmark_records.load(folder, name=benchmark)
 
 
 def notices(loaded: Data) -> list[str]:
@@ -277,28 +296,36 @@ def prepare(
 
 
 def _who_grades(config: Config, loaded: Data) -> tuple[bool, Data]:
-  """Whether a judge is asked; where one is named it decides everything.
+  """Whether a judge is asked, and the tasks with the checks that count.
+
+  Where programs can decide everything, a judge that is named takes their place;
+  where they decide some criteria, it decides the others.
 
   Raises:
     BenchmarkError: a judge is needed and none is named.
   """
-  if config.endpoints.judge.model:
-    plain = [
-      dataclasses.replace(
-        task,
-        criteria=tuple(
-          dataclasses.replace(item, check=None) for item in task.criteria
-        ),
-      )
-      for task in loaded.tasks
-    ]
-    return True, dataclasses.replace(loaded, tasks=plain)
-  if any(item.check is None for t in loaded.tasks for item in t.criteria):
+  items = [item for task in loaded.tasks for item in task.criteria]
+  programs = bool(loaded.benchmark.checks.checks)
+  everything = programs and all(item.check is not None for item in items)
+  named = bool(config.endpoints.judge.model)
+  if not named and not everything:
     raise BenchmarkError(
       f"{loaded.benchmark.title} is graded by a judge; name its model by"
       " --judge, or take --official_judge."
     )
-  return False, loaded
+  if named and (everything or not programs):
+    plain = [_without_checks(task) for task in loaded.tasks]
+    return True, dataclasses.replace(loaded, tasks=plain)
+  return named, loaded
+
+
+def _without_checks(task: BenchmarkTask) -> BenchmarkTask:
+  return dataclasses.replace(
+    task,
+    criteria=tuple(
+      dataclasses.replace(item, check=None) for item in task.criteria
+    ),
+  )
 
 
 @dataclasses.dataclass

@@ -22,6 +22,7 @@ from varl_jax.benchmarks.protocol import (
 )
 
 _ENDINGS: Final = (".jsonl", ".json", ".parquet")
+_RECORDS: Final = "dataset_info.json"
 _LFS: Final = b"version https://git-lfs.github.com/spec/"
 
 
@@ -56,6 +57,11 @@ def find_files(
     raise BenchmarkError(
       f"There are no data of {benchmark.title} at {place}; {_where(benchmark)}"
     )
+  if is_record_folder(place):
+    raise BenchmarkError(
+      f"{place} holds records, not rows; read them by"
+      " varl_jax.benchmark_records.load."
+    )
   inside = sorted(
     p for p in place.rglob("*") if p.is_file() and p.suffix in _ENDINGS
   )
@@ -73,6 +79,11 @@ def find_files(
       )
     chosen += found
   return chosen
+
+
+def is_record_folder(path: str | os.PathLike[str]) -> bool:
+  """Whether a path is a data set that `benchmark_records.convert` wrote."""
+  return (pathlib.Path(path).expanduser() / _RECORDS).is_file()
 
 
 def _matches(path: pathlib.Path, pattern: str) -> bool:
@@ -123,9 +134,20 @@ def check_file(
       f"{path} is a pointer of Git LFS, not the data; fetch the file itself"
       " (git lfs pull)."
     )
-  if sha256 and found != sha256.lower():
+  return known_file(benchmark, path, found, wanted=sha256)
+
+
+def known_file(
+  benchmark: Benchmark, path: pathlib.Path, sha256: str, *, wanted: str = ""
+) -> DataFile:
+  """A file by its hash, compared with what is wanted and what is known.
+
+  Raises:
+    BenchmarkError: it is not the hash `wanted`.
+  """
+  if wanted and sha256 != wanted.lower():
     raise BenchmarkError(
-      f"{path} has the sha256 {found}, not {sha256}; get that version of the"
+      f"{path} has the sha256 {sha256}, not {wanted}; get that version of the"
       " data or leave the hash out."
     )
   known = [
@@ -133,8 +155,8 @@ def check_file(
     for ending, digest in benchmark.sha256.items()
     if path.name.endswith(ending)
   ]
-  pinned = found in known if known else None
-  return DataFile(path=path, sha256=found, pinned=pinned)
+  pinned = sha256 in known if known else None
+  return DataFile(path=path, sha256=sha256, pinned=pinned)
 
 
 def read_rows(path: pathlib.Path) -> Iterator[tuple[str, Any]]:
@@ -200,7 +222,7 @@ def read_tasks(
   for path in files:
     try:
       for place, row in read_rows(path):
-        add_task(benchmark, tasks, row, source=_source(path), place=place)
+        add_task(benchmark, tasks, row, source=source_of(path), place=place)
     except (OSError, UnicodeDecodeError) as error:
       raise BenchmarkError(f"{path} cannot be read ({error}).") from error
   if not tasks:
@@ -209,7 +231,8 @@ def read_tasks(
   return list(tasks.values())
 
 
-def _source(path: pathlib.Path) -> str:
+def source_of(path: pathlib.Path) -> str:
+  """What `Benchmark.to_task` is told of a row's file."""
   return f"{path.parent.name}/{path.stem}"
 
 
