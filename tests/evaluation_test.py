@@ -425,6 +425,26 @@ def test_saved_answers_are_graded_without_a_model(tmp_path, data):
   assert found["settings"]["model"]["kind"] == "saved"
 
 
+def test_a_last_row_without_a_line_break_counts(tmp_path, data):
+  """And a limit leaves the other answers of the file alone."""
+  answers = [{"task_id": f"hbp-{i:04d}", "answer": "x"} for i in range(4)]
+  file = tmp_path / "saved.jsonl"
+  file.write_text("\n".join(map(json.dumps, answers)))
+  for limit, missing in ((4, 0), (2, 0)):
+    with fault_server(replies) as server:
+      request = request_for(
+        data,
+        server.url,
+        tmp_path / f"out{limit}",
+        model="",
+        answers=str(file),
+        limit=limit,
+      )
+      assert evaluation_run.run(request) == evaluation_run.DONE
+    found = results_of(tmp_path / f"out{limit}")
+    assert (found["tasks"], found["missing"]) == (limit, missing)
+
+
 @pytest.mark.parametrize(
   ("row", "match"),
   [
@@ -570,3 +590,34 @@ def test_progress_tells_cost_and_time_left(tmp_path, data, capsys):
   assert usage["calls/judge/calls"] == 20 * CRITERIA * 3
   assert f"cost ${usage['calls/cost']:.2f}" in line
   assert usage["calls/cost"] > 0
+
+
+def test_a_local_text_model_is_shown_no_images(tmp_path):
+  row = rows.medxpertqa("MM-0", "B", images=["a.png"])
+  data = rows.write_rows(tmp_path / "rows.jsonl", [row])
+  request = request_for(
+    data,
+    "http://127.0.0.1:9/v1",
+    tmp_path / "out",
+    benchmark="medxpertqa",
+    model="story",
+  )
+  with pytest.raises(BenchmarkError, match="story is a text model"):
+    evaluation_run.run(request)
+
+
+def test_a_damaged_folder_is_said_and_a_cut_line_is_not(tmp_path, data):
+  with fault_server(replies) as server:
+    request = request_for(data, server.url, tmp_path / "out", limit=5)
+    assert evaluation_run.run(request) == evaluation_run.DONE
+    path = tmp_path / "out" / "verdicts.jsonl"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-30])
+    asked = len(server.requests)
+    assert evaluation_run.run(request) == evaluation_run.DONE
+    # The row that was lost comes from the journal.
+    assert len(server.requests) == asked
+    assert sorted(path.read_bytes().splitlines()) == sorted(whole.splitlines())
+    path.write_bytes(b"{broken\n" + whole)
+    with pytest.raises(BenchmarkError, match=r"Line 1 of .*verdicts.jsonl is"):
+      evaluation_run.run(request)

@@ -105,10 +105,14 @@ def test_another_judge_may_keep_the_order(graded):
   assert strong["interval"][0] > 0
 
 
-def test_or_turn_it_which_is_said(graded, capsys):
+def test_or_turn_it_which_is_said(graded, capsys, tmp_path):
   code = evaluation_run.compare(
-    [str(f) for f in folders(graded)], [str(f) for f in folders(graded, "odd")]
+    [str(f) for f in folders(graded)],
+    [str(f) for f in folders(graded, "odd")],
+    workdir=str(tmp_path / "out"),
   )
+  kept = json.loads((tmp_path / "out" / "comparison.json").read_text())
+  assert kept["ordering"]["preserved"] is False
   assert code == evaluation_run.DONE
   said = capsys.readouterr().out
   assert "The order of the arms is not preserved" in said

@@ -92,7 +92,9 @@ def main(argv: list[str]) -> int:
   logging.set_verbosity(logging.WARNING)
   try:
     if _COMPARE.value:
-      return evaluation_run.compare(_COMPARE.value, _AGAINST.value)
+      return evaluation_run.compare(
+        _COMPARE.value, _AGAINST.value, workdir=_WORKDIR.value
+      )
     if _CONVERT.value:
       return evaluation_run.convert(
         _BENCHMARK.value, _DATA.value, _CONVERT.value

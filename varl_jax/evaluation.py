@@ -10,6 +10,7 @@ end and are saved. Loads no jax.
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
 import pathlib
 import time
@@ -199,11 +200,13 @@ class Evaluation:
       BenchmarkError: the folder's files cannot be read or written.
       JournalError: likewise the journal's.
     """
-    answer_lines = Lines(self.folder / ANSWERS)
-    verdict_lines = Lines(self.folder / VERDICTS)
-    try:
-      answers = read_answers(answer_lines.rows)
-      kept = self._kept(answers, verdict_lines.rows)
+    with contextlib.ExitStack() as stack:
+      lines = [
+        stack.enter_context(contextlib.closing(Lines(self.folder / name)))
+        for name in (ANSWERS, VERDICTS)
+      ]
+      answers = read_answers(lines[0].rows)
+      kept = self._kept(answers, lines[1].rows)
       saved = [verdict for found in kept.values() for verdict in found.values()]
       state = State(
         answers=answers,
@@ -211,10 +214,7 @@ class Evaluation:
         votes=sum(len(verdict.votes) for verdict in saved),
         failed_votes=sum(len(verdict.failures) for verdict in saved),
       )
-      asyncio.run(self._run(state, answer_lines, verdict_lines))
-    finally:
-      answer_lines.close()
-      verdict_lines.close()
+      asyncio.run(self._run(state, *lines))
     return self._outcome(state)
 
   def _kept(

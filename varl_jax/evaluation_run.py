@@ -23,6 +23,7 @@ from varl_jax.prompts.loader import PromptError
 from varl_jax.run_folder import RunError
 
 DONE, FAILED, INTERRUPTED = 0, 3, 130
+COMPARISON: Final = "comparison.json"
 # Errors that are one sentence for people.
 REFUSALS: Final = (
   BenchmarkError,
@@ -152,8 +153,12 @@ def summary(results: dict[str, Any]) -> list[str]:
   return lines
 
 
-def compare(folders: Sequence[str], against: Sequence[str]) -> int:
+def compare(
+  folders: Sequence[str], against: Sequence[str], *, workdir: str = ""
+) -> int:
   """Compares results folders; returns the exit code.
+
+  With `workdir`, the comparison is written there as well.
 
   Raises:
     BenchmarkError: folders cannot be compared.
@@ -163,6 +168,11 @@ def compare(folders: Sequence[str], against: Sequence[str]) -> int:
   )
   for line in comparison_text(found):
     print(line)
+  if workdir:
+    place = pathlib.Path(workdir)
+    place.mkdir(parents=True, exist_ok=True)
+    write_json(place / COMPARISON, found)
+    print(f"Comparison: {place / COMPARISON}")
   return DONE
 
 

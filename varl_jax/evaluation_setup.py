@@ -93,12 +93,20 @@ class Request:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Data:
-  """A benchmark's tasks and what is known of their files."""
+  """A benchmark's tasks and what is known of their files.
+
+  Attributes:
+    benchmark: whose they are.
+    tasks: those to evaluate.
+    files: where they stand.
+    all_ids: of all tasks in the files.
+    errata: hash of the corrections, "" for none.
+  """
 
   benchmark: Benchmark
   tasks: list[BenchmarkTask]
   files: list[data.DataFile]
-  whole: int
+  all_ids: frozenset[str]
   errata: str
 
   def describe(self) -> dict[str, Any]:
@@ -133,11 +141,12 @@ def load_data(request: Request) -> Data:
   if request.errata:
     tasks = data.apply_errata(tasks, request.errata)
     errata = digest(pathlib.Path(request.errata).read_bytes())
-  whole = len(tasks)
-  if request.limit:
-    tasks = tasks[: request.limit]
   return Data(
-    benchmark=benchmark, tasks=tasks, files=files, whole=whole, errata=errata
+    benchmark=benchmark,
+    tasks=tasks[: request.limit or None],
+    files=files,
+    all_ids=frozenset(task.task_id for task in tasks),
+    errata=errata,
   )
 
 
@@ -167,10 +176,10 @@ def notices(loaded: Data) -> list[str]:
         f"{file.path.name} is not the published file of {benchmark.title}"
         f" (its sha256 is {file.sha256}); scores are not comparable."
       )
-  if benchmark.size and loaded.whole != benchmark.size:
+  whole = len(loaded.all_ids)
+  if benchmark.size and whole != benchmark.size:
     said.append(
-      f"The data hold {loaded.whole} tasks, {benchmark.title} has"
-      f" {benchmark.size}."
+      f"The data hold {whole} tasks, {benchmark.title} has {benchmark.size}."
     )
   lacking = sum(bool(task.attachments) for task in loaded.tasks)
   if lacking:
@@ -468,10 +477,7 @@ def _saved(
   if path.suffix in inspect_logs.ENDINGS:
     rows = [to_json(answer) for answer in inspect_logs.read_log(path)[0]]
   found = import_answers(
-    path,
-    {task.task_id for task in loaded.tasks},
-    samples=request.samples,
-    rows=rows,
+    path, loaded.all_ids, samples=request.samples, rows=rows
   )
   before: Mapping[str, Any] = {}
   if path.is_dir() and (path / SETTINGS).is_file():

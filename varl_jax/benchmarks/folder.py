@@ -14,9 +14,10 @@ import hashlib
 import json
 import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from varl_jax.benchmarks import data
 from varl_jax.benchmarks.answering import Answer
 from varl_jax.benchmarks.protocol import BenchmarkError
 from varl_jax.types import Verdict, from_json, to_json
@@ -35,8 +36,8 @@ def answer_mark(answer: str | None) -> str:
   """Names an answer's text in rows about it."""
   if answer is None:
     return ""
-  data = answer.encode("utf-8", "surrogatepass")
-  return hashlib.sha256(data).hexdigest()[:16]
+  text = answer.encode("utf-8", "surrogatepass")
+  return hashlib.sha256(text).hexdigest()[:16]
 
 
 class Lines:
@@ -66,10 +67,10 @@ class Lines:
       BenchmarkError: they could not be written whole; none of them is kept.
     """
     # ensure_ascii also writes halves of characters, which UTF-8 cannot.
-    data = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     start = os.fstat(self._file.fileno()).st_size
     try:
-      if self._file.write(data) != len(data):
+      if self._file.write(lines) != len(lines):
         raise OSError("the disk is full")
       if sync:
         os.fsync(self._file.fileno())
@@ -93,17 +94,17 @@ def read_lines(path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
   Raises:
     BenchmarkError: a line before the last is damaged.
   """
-  data = path.read_bytes() if path.exists() else b""
+  content = path.read_bytes() if path.exists() else b""
   rows: list[dict[str, Any]] = []
   sound = 0
-  for number, line in enumerate(data.splitlines(keepends=True), 1):
+  for number, line in enumerate(content.splitlines(keepends=True), 1):
     try:
       row = json.loads(line)
       whole = line.endswith(b"\n") and isinstance(row, dict)
     except ValueError:
       whole = False
     if not whole:
-      if sound + len(line) < len(data):
+      if sound + len(line) < len(content):
         raise BenchmarkError(
           f"Line {number} of {path} is damaged; restore the file, or remove it"
           " to make its rows again."
@@ -221,7 +222,7 @@ def read_verdicts(
 
 def import_answers(
   path: pathlib.Path,
-  task_ids: set[str],
+  task_ids: Collection[str],
   *,
   samples: int,
   rows: list[dict[str, Any]] | None = None,
@@ -244,13 +245,16 @@ def import_answers(
   file = path / ANSWERS if path.is_dir() else path
   if not file.is_file():
     raise BenchmarkError(f"There are no answers at {file}.")
-  rows = rows if rows is not None else read_lines(file)[0]
+  if rows is None:
+    rows = [row for _, row in data.read_rows(file)]
   known = set(Answer.__dataclass_fields__)
   found: dict[Key, Answer] = {}
   counts: dict[str, int] = {}
   for number, row in enumerate(rows, 1):
+    if not isinstance(row, dict):
+      raise BenchmarkError(f"{file}:{number} is no JSON object.")
     name = row.get("task_id")
-    if name not in task_ids:
+    if not isinstance(name, str) or name not in task_ids:
       raise BenchmarkError(
         f"{file}:{number} answers the task {name!r}, which the data do not"
         " hold; give the data that were answered."
@@ -258,12 +262,14 @@ def import_answers(
     if "answer" not in row or not isinstance(row["answer"], (str, type(None))):
       raise BenchmarkError(f"{file}:{number} holds no answer (a text or null).")
     sample = row.get("sample", counts.get(name, 0))
+    if type(sample) is not int or sample < 0:
+      raise BenchmarkError(f"{file}:{number} has the sample {sample!r:.40}.")
     counts[name] = sample + 1
     if sample >= samples or (name, sample) in found:
       raise BenchmarkError(
         f"{file}:{number} is one more answer to {name!r} than --samples="
         f"{samples}."
       )
-    fields = {key: row[key] for key in known & set(row)}
-    found[name, sample] = Answer(**{**fields, "sample": sample})
+    fields: dict[str, Any] = {key: row[key] for key in known & set(row)}
+    found[name, sample] = Answer(**(fields | {"sample": sample}))
   return found
