@@ -13,7 +13,7 @@ from varl_jax.benchmarks import BenchmarkError
 from varl_jax.benchmarks.folder import read_lines
 from varl_jax.checkpoints import Checkpoints
 from varl_jax.config import from_config_dict
-from varl_jax.evaluation_setup import Request
+from varl_jax.evaluation_data import Request
 from varl_jax.story import world
 
 MODULE = '''

@@ -19,7 +19,7 @@ from varl_jax import benchmarks, evaluation_run
 from varl_jax.benchmarks import BenchmarkError
 from varl_jax.benchmarks.folder import read_lines
 from varl_jax.config import ConfigError, from_config_dict
-from varl_jax.evaluation_setup import Request
+from varl_jax.evaluation_data import Request
 
 WHOLE = 525
 CRITERIA = 4

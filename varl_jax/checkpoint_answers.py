@@ -16,11 +16,11 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final
 
 from varl_jax import build
+from varl_jax.answer_sources import Failed, Wanted
 from varl_jax.benchmarks.answering import Answer
 from varl_jax.benchmarks.protocol import BenchmarkError, BenchmarkTask
 from varl_jax.checkpoints import Checkpoints
 from varl_jax.config import Config, ConfigError, from_config_dict
-from varl_jax.evaluation import Failed, Wanted
 from varl_jax.models.loading import STORY_FOLDER, smollm2_file
 from varl_jax.rollouts import RolloutWorker
 from varl_jax.types import Message

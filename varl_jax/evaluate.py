@@ -26,7 +26,7 @@ from varl_jax.benchmarks import BENCHMARKS, BenchmarkError
 from varl_jax.benchmarks.answering import METHODS
 from varl_jax.command_line import last_line, parse, refuse
 from varl_jax.config import Config, ConfigError, from_config_dict
-from varl_jax.evaluation_setup import SOLVER, Request
+from varl_jax.evaluation_data import SOLVER, Request
 
 _DEFAULTS: Final = pathlib.Path(__file__).with_name("evaluation_config.py")
 _CONFIG = config_flags.DEFINE_config_file(

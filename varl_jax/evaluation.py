@@ -13,12 +13,12 @@ import collections
 import contextlib
 import dataclasses
 import pathlib
-import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 from varl_jax import benchmarks
-from varl_jax.benchmarks.answering import Answer, Answerer
+from varl_jax.answer_sources import AnswerSource, Failed
+from varl_jax.benchmarks.answering import Answer
 from varl_jax.benchmarks.folder import (
   ANSWERS,
   VERDICTS,
@@ -38,86 +38,6 @@ from varl_jax.types import Verdict, to_json
 # Votes, or answers asked for, before their failure rate can stop a run.
 MIN_VOTES: Final = 60
 MIN_ANSWERS: Final = 20
-
-Wanted = Sequence[tuple[BenchmarkTask, int]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Failed:
-  """An answer that could not be had this time; `fatal` says why none can."""
-
-  key: Key
-  kind: str
-  fatal: str = ""
-
-
-class AnswerSource(Protocol):
-  """Where answers come from."""
-
-  def stream(
-    self, wanted: Wanted, *, stopped: Callable[[], bool]
-  ) -> AsyncIterator[Answer | Failed]:
-    """Answers as they come; begins none once `stopped`."""
-    ...
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CallSource:
-  """Answers by calls, `concurrency` at a time."""
-
-  answerer: Answerer
-  concurrency: int
-
-  async def stream(
-    self, wanted: Wanted, *, stopped: Callable[[], bool]
-  ) -> AsyncIterator[Answer | Failed]:
-    """See `AnswerSource`."""
-    done: asyncio.Queue[Answer | Failed | None] = asyncio.Queue()
-    left = iter(wanted)
-
-    async def work() -> None:
-      for task, sample in left:
-        if stopped():
-          return
-        try:
-          done.put_nowait(await self.answerer.answer(task, sample=sample))
-        except ChatError as error:
-          key = (task.task_id, sample)
-          fatal = str(error) if error.fatal else ""
-          done.put_nowait(Failed(key=key, kind=error.kind, fatal=fatal))
-          if fatal:
-            return
-
-    async def all_work() -> None:
-      try:
-        await together(work() for _ in range(self.concurrency))
-      finally:
-        done.put_nowait(None)
-
-    running = asyncio.create_task(all_work())
-    try:
-      while (found := await done.get()) is not None:
-        yield found
-      await running
-    finally:
-      running.cancel()
-      await asyncio.gather(running, return_exceptions=True)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SavedSource:
-  """Answers that are there already."""
-
-  answers: dict[Key, Answer]
-
-  async def stream(
-    self, wanted: Wanted, *, stopped: Callable[[], bool]
-  ) -> AsyncIterator[Answer | Failed]:
-    """See `AnswerSource`; a sample that is not there was not answered."""
-    for task, sample in wanted:
-      key = (task.task_id, sample)
-      empty = Answer(task_id=task.task_id, sample=sample, answer=None)
-      yield self.answers.get(key, empty)
 
 
 @dataclasses.dataclass
@@ -369,56 +289,3 @@ class Evaluation:
     if results["score"] is None and not state.stop:
       return "judge", "No task could be scored."
     return state.stop, ""
-
-
-class Pace:
-  """Says now and then how far an evaluation is, with cost and time left.
-
-  Args:
-    say: shows a sentence.
-    cost: US dollars so far.
-    every_s: seconds between two sentences.
-  """
-
-  def __init__(
-    self,
-    say: Callable[[str], None],
-    *,
-    cost: Callable[[], float],
-    every_s: float = 5.0,
-    clock: Callable[[], float] = time.monotonic,
-  ):
-    self._say = say
-    self._cost = cost
-    self._every_s = every_s
-    self._clock = clock
-    self._began = self._last = clock()
-    self._first: int | None = None
-
-  def show(self, state: State, total: int) -> None:
-    """Called after every answer and grading."""
-    now = self._clock()
-    if self._first is None:
-      self._first = state.graded
-    if now - self._last < self._every_s and state.graded < total:
-      return
-    self._last = now
-    done = state.graded - self._first
-    left = "?"
-    if done:
-      left = duration((now - self._began) / done * (total - state.graded))
-    votes = state.votes + state.failed_votes
-    self._say(
-      f"answers {len(state.answers)}/{total}  graded {state.graded}/{total}"
-      f"  votes {votes} ({state.failed_votes} failed)"
-      f"  cost ${self._cost():.2f}  left {left}"
-    )
-
-
-def duration(seconds: float) -> str:
-  """Hours, minutes or seconds, as people say them."""
-  minutes, rest = divmod(round(seconds), 60)
-  hours, minutes = divmod(minutes, 60)
-  if hours:
-    return f"{hours}h {minutes:02d}m"
-  return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"

@@ -18,7 +18,8 @@ from markupsafe import Markup
 from varl_jax import charts
 from varl_jax.benchmarks.protocol import BenchmarkTask
 from varl_jax.evaluation import Outcome
-from varl_jax.evaluation_setup import Prepared, notices
+from varl_jax.evaluation_data import notices
+from varl_jax.evaluation_setup import Prepared
 from varl_jax.run_folder import replace_text
 from varl_jax.types import Criterion, Verdict
 

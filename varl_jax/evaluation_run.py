@@ -15,8 +15,10 @@ from varl_jax.benchmarks.comparison import compare_folders, comparison_text
 from varl_jax.benchmarks.folder import RESULTS, write_json
 from varl_jax.benchmarks.protocol import BenchmarkError
 from varl_jax.config import ConfigError
-from varl_jax.evaluation import Outcome, Pace
-from varl_jax.evaluation_setup import Prepared, Request, prepare
+from varl_jax.evaluation import Outcome
+from varl_jax.evaluation_data import Request
+from varl_jax.evaluation_progress import Pace
+from varl_jax.evaluation_setup import Prepared, prepare
 from varl_jax.llm.journal import JournalError
 from varl_jax.models.errors import ModelError
 from varl_jax.prompts.loader import PromptError

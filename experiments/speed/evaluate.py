@@ -31,7 +31,8 @@ from absl import app, flags, logging
 
 from experiments.speed import judge_calls
 from varl_jax.config import from_config_dict
-from varl_jax.evaluation_setup import Request, prepare
+from varl_jax.evaluation_data import Request
+from varl_jax.evaluation_setup import prepare
 
 TASKS = 525
 CRITERIA = 4

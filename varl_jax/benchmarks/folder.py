@@ -270,6 +270,7 @@ def import_answers(
         f"{file}:{number} is one more answer to {name!r} than --samples="
         f"{samples}."
       )
-    fields: dict[str, Any] = {key: row[key] for key in known & set(row)}
-    found[name, sample] = Answer(**(fields | {"sample": sample}))
+    fields = {key: row[key] for key in known & set(row)}
+    fields["sample"] = sample
+    found[name, sample] = from_json(Answer, fields)
   return found
