@@ -12,8 +12,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import gc
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from varl_jax import benchmarks
@@ -134,6 +135,7 @@ class Evaluation:
         votes=sum(len(verdict.votes) for verdict in saved),
         failed_votes=sum(len(verdict.failures) for verdict in saved),
       )
+      stack.enter_context(rare_collections())
       asyncio.run(self._run(state, *lines))
     return self._outcome(state)
 
@@ -289,3 +291,19 @@ class Evaluation:
     if results["score"] is None and not state.stop:
       return "judge", "No task could be scored."
     return state.stop, ""
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+  """Lets the garbage collector run less often while calls are under way.
+
+  Every call makes hundreds of objects, which are freed without it; looking
+  through the ones that thousands of waiting calls hold took a third of the CPU
+  time.
+  """
+  before = gc.get_threshold()
+  gc.set_threshold(20_000, 20, 50)
+  try:
+    yield
+  finally:
+    gc.set_threshold(*before)

@@ -6,6 +6,7 @@ results folder and stand in its `results.json`.
 
 import contextlib
 import dataclasses
+import math
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -136,7 +137,7 @@ def prepare(
     folder=request.workdir,
     source=source,
     grader=grader,
-    in_flight=config.endpoints.judge.concurrency,
+    in_flight=_answers_in_flight(config),
     max_failure_rate=config.judge.max_failure_rate,
     interrupted=interrupted,
     show=show,
@@ -148,6 +149,15 @@ def prepare(
     settings=settings,
     endpoints=tuple(opener.opened),
   )
+
+
+def _answers_in_flight(config: Config) -> int:
+  """Enough to keep the judge's endpoint busy with answers of one criterion.
+
+  No more, since what is begun is finished before a stop.
+  """
+  calls = config.endpoints.judge.concurrency
+  return math.ceil(calls / config.judge.votes) + 1
 
 
 def _who_grades(config: Config, loaded: Data) -> tuple[bool, Data]:
