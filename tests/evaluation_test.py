@@ -590,6 +590,46 @@ def test_progress_tells_cost_and_time_left(tmp_path, data, capsys):
   assert usage["calls/judge/calls"] == 20 * CRITERIA * 3
   assert f"cost ${usage['calls/cost']:.2f}" in line
   assert usage["calls/cost"] > 0
+  # A later start that asks nothing still tells what all of it cost.
+  assert evaluation_run.run(request) == evaluation_run.DONE
+  again = results_of(tmp_path / "out")
+  assert "calls/cost" not in again["usage"]
+  assert again["cost"] == pytest.approx(usage["calls/cost"])
+
+
+def test_a_second_interrupt_stops_at_once(tmp_path, data):
+  with fault_server(replies) as server:
+    served = 0
+
+    def twice(body):
+      nonlocal served
+      served += 1
+      if served in (40, 44):
+        os.kill(os.getpid(), signal.SIGINT)
+      return replies(body)
+
+    server._replies = twice
+    config = settings(server.url, concurrency=4)
+    request = request_for(data, server.url, tmp_path / "out", config=config)
+    try:
+      code = evaluation_run.run(request)
+    except KeyboardInterrupt:
+      code = evaluation_run.INTERRUPTED
+    assert code == evaluation_run.INTERRUPTED
+    assert evaluation_run.run(request) == evaluation_run.DONE
+  assert results_of(tmp_path / "out")["scored"] == 20
+
+
+def test_tasks_that_cannot_be_scored_are_not_judged(tmp_path):
+  made = [rows.professional("a", (-4, -2)), rows.professional("b", (4,))]
+  data = rows.write_rows(tmp_path / "rows.jsonl", made)
+  with fault_server(replies) as server:
+    request = request_for(data, server.url, tmp_path / "out")
+    assert evaluation_run.run(request) == evaluation_run.DONE
+    judged = [body for body in server.requests if is_judge(body)]
+  assert len(judged) == 3
+  found = results_of(tmp_path / "out")
+  assert found["unscorable"]["reasons"] == {"no_positive": 1}
 
 
 def test_a_local_text_model_is_shown_no_images(tmp_path):

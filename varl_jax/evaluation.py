@@ -32,6 +32,7 @@ from varl_jax.benchmarks.folder import (
 )
 from varl_jax.benchmarks.grading import AnswerGrader
 from varl_jax.benchmarks.protocol import Benchmark, BenchmarkTask
+from varl_jax.benchmarks.scoring import scorable
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.together import together
 from varl_jax.types import Verdict, to_json
@@ -224,7 +225,7 @@ class Evaluation:
   ) -> None:
     key = (task.task_id, sample)
     text = state.answers[key].answer
-    if text is None:
+    if text is None or not scorable(task):
       state.graded += 1
       return
     known = state.verdicts.setdefault(key, {})

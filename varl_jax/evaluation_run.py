@@ -57,8 +57,9 @@ def run(
   say = _say
   with contextlib.ExitStack() as stack:
     interrupted = stack.enter_context(_interruptible(say))
-    cost: list[Callable[[], dict[str, float]]] = []
-    pace = Pace(say, cost=lambda: cost[0]().get("calls/cost", 0.0))
+    # Known once the parts are there, which tell of their progress.
+    cost: list[Callable[[], float]] = []
+    pace = Pace(say, cost=lambda: cost[0]())
     prepared = prepare(
       request,
       interrupted=interrupted,
@@ -66,7 +67,7 @@ def run(
       notify=say,
       stack=stack,
     )
-    cost.append(prepared.usage)
+    cost.append(prepared.cost)
     outcome = prepared.evaluation.run()
   if outcome.stopped == "interrupted":
     total = len(prepared.data.tasks) * request.samples
@@ -128,6 +129,7 @@ def full_results(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     "judged_by": sorted(judges),
     "counts": outcome.counts,
     "usage": prepared.usage(),
+    "cost": prepared.cost(),
   }
 
 

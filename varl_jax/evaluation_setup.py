@@ -81,16 +81,30 @@ def with_official_judge(config: Config, benchmark: Benchmark) -> Config:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-  """An evaluation ready to run, with what its results are to tell."""
+  """An evaluation ready to run, with what its results are to tell.
+
+  Attributes:
+    evaluation: to run.
+    data: what it is on.
+    settings: what decides its results.
+    endpoints: models that are called.
+    paid: by role, what the folder's calls took before this start.
+  """
 
   evaluation: Evaluation
   data: Data
   settings: Mapping[str, Any]
   endpoints: tuple[JournaledChat, ...]
+  paid: Mapping[str, Mapping[str, float]]
 
   def usage(self) -> dict[str, float]:
-    """Calls, tokens and US dollars so far."""
+    """Calls, tokens and US dollars of this start; see `total_usage`."""
     return total_usage(self.endpoints)
+
+  def cost(self) -> float:
+    """US dollars over all starts."""
+    before = sum(counts["cost"] for counts in self.paid.values())
+    return before + self.usage().get("calls/cost", 0.0)
 
 
 def prepare(
@@ -148,6 +162,7 @@ def prepare(
     data=loaded,
     settings=settings,
     endpoints=tuple(opener.opened),
+    paid=journal.totals(),
   )
 
 

@@ -1,5 +1,6 @@
 """Official scores: hand-worked cases, traps, and an independent reading."""
 
+import dataclasses
 import json
 import math
 import random
@@ -288,6 +289,22 @@ def test_the_projects_own_tasks_follow_the_reward():
   reward.length_adjusted = False
   plain = tasks.make(reward)
   assert benchmarks.score(plain, [task], [[True]], ["x" * 120])["score"] == 1.0
+
+
+@pytest.mark.parametrize(
+  "values", [{}, {"score": math.nan}, {"score": 1.0, "x": math.inf}]
+)
+def test_scores_are_finite_or_an_error(values):
+  made = dataclasses.replace(
+    tasks.make(), measures=lambda task, met, answer: values
+  )
+  row = {
+    "task_id": "a",
+    "prompt": [{"role": "user", "content": "?"}],
+    "rubric": {"criteria": [{"text": "One.", "points": 4}]},
+  }
+  with pytest.raises(BenchmarkError, match="no finite"):
+    benchmarks.score(made, [made.to_task(row, "")], [[True]], ["x"])
 
 
 # An independent reading of what the benchmarks' own programs compute, from

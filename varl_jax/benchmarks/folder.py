@@ -166,7 +166,8 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
 def write_json(path: pathlib.Path, value: Mapping[str, Any]) -> None:
   """Writes a small file so that it is never seen half-written."""
   draft = path.with_name(f"{path.name}.draft")
-  draft.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+  text = json.dumps(value, indent=2, allow_nan=False)
+  draft.write_text(text + "\n", encoding="utf-8")
   os.replace(draft, path)
 
 

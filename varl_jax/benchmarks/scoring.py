@@ -14,6 +14,7 @@ means over its answers, results over the tasks.
 
 import collections
 import dataclasses
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -89,11 +90,11 @@ def score_answer(
   Raises:
     BenchmarkError: there are more or fewer verdicts than criteria.
   """
-  if not any(item.points > 0 for item in task.criteria):
+  if not scorable(task):
     return ScoredAnswer(values={}, reason=NO_POSITIVE)
   if answer is None:
     none = [False] * len(task.criteria)
-    names = benchmark.measures(task, none, "")
+    names = _measured(benchmark, task, none, "")
     values = dict.fromkeys([*names, "unclipped", "raw"], 0.0)
     return ScoredAnswer(
       values=values, parts=dict.fromkeys(_parts(task, none), 0.0), missing=True
@@ -111,9 +112,27 @@ def score_answer(
   values = {
     "unclipped": r,
     "raw": raw_score(r),
-    **benchmark.measures(task, known, answer),
+    **_measured(benchmark, task, known, answer),
   }
   return ScoredAnswer(values=values, parts=_parts(task, known))
+
+
+def scorable(task: BenchmarkTask) -> bool:
+  """Whether any verdicts could give the task a score."""
+  return any(item.points > 0 for item in task.criteria)
+
+
+def _measured(
+  benchmark: Benchmark, task: BenchmarkTask, met: Sequence[bool], answer: str
+) -> dict[str, float]:
+  values = benchmark.measures(task, met, answer)
+  for name, value in {"score": math.nan, **values}.items():
+    if not math.isfinite(value):
+      raise BenchmarkError(
+        f"{benchmark.title} gives task {task.task_id!r} no finite {name!r}"
+        f" ({values.get(name)}); mend its `measures`."
+      )
+  return values
 
 
 def _met(verdict: Met) -> bool | None:

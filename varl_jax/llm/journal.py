@@ -49,6 +49,10 @@ _FIND: Final = (
   "SELECT text, finish, model, prompt_tokens, reply_tokens, mode, cost"
   " FROM calls WHERE key = ?"
 )
+_TOTALS: Final = (
+  "SELECT role, COUNT(*), SUM(prompt_tokens), SUM(reply_tokens), SUM(cost)"
+  " FROM calls GROUP BY role"
+)
 _ADD: Final = "INSERT OR REPLACE INTO calls VALUES (?,?,?,?,?,?,?,?,?,?)"
 _BUSY_S: Final = 30.0
 
@@ -114,6 +118,22 @@ class Journal:
       mode=mode,
       cost=cost,
     )
+
+  def totals(self) -> dict[str, dict[str, float]]:
+    """What the recorded calls took, over all starts.
+
+    Returns:
+      By role: `calls`, `prompt_tokens`, `reply_tokens`, `cost` (US dollars).
+
+    Raises:
+      JournalError: the file cannot be read.
+    """
+    try:
+      rows = self._reader.execute(_TOTALS).fetchall()
+    except sqlite3.Error as error:
+      raise self._error(error) from error
+    names = ("calls", "prompt_tokens", "reply_tokens", "cost")
+    return {role: dict(zip(names, counts)) for role, *counts in rows}
 
   async def record(
     self, key: bytes, request: ChatRequest, reply: ChatReply
