@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import html.parser
 import json
 import os
 import pathlib
@@ -661,3 +662,53 @@ def test_a_damaged_folder_is_said_and_a_cut_line_is_not(tmp_path, data):
     path.write_bytes(b"{broken\n" + whole)
     with pytest.raises(BenchmarkError, match=r"Line 1 of .*verdicts.jsonl is"):
       evaluation_run.run(request)
+
+
+class Tags(html.parser.HTMLParser):
+  """Opens and closes tags; keeps what is left open or closed wrongly."""
+
+  EMPTY = frozenset({"meta", "rect", "br", "link"})
+
+  def __init__(self):
+    super().__init__()
+    self.open: list[str] = []
+    self.wrong: list[str] = []
+    self.ids: list[str] = []
+    self.links: list[str] = []
+
+  def handle_starttag(self, tag, attrs):
+    found = dict(attrs)
+    if "id" in found:
+      self.ids.append(found["id"])
+    if tag == "a":
+      self.links.append(found["href"])
+    if tag not in self.EMPTY:
+      self.open.append(tag)
+
+  def handle_endtag(self, tag):
+    if tag in self.EMPTY:
+      return
+    if not self.open or self.open.pop() != tag:
+      self.wrong.append(tag)
+
+
+@pytest.mark.parametrize("show_items", [False, True])
+def test_the_page_is_whole(tmp_path, data, show_items):
+  with fault_server(replies) as server:
+    request = request_for(data, server.url, tmp_path / "out")
+    evaluation_run.run(request, show_items=show_items)
+  page = (tmp_path / "out" / "report.html").read_text()
+  tags = Tags()
+  tags.feed(page)
+  assert not tags.open
+  assert not tags.wrong
+  assert len(tags.ids) == len(set(tags.ids))
+  assert {link.removeprefix("#") for link in tags.links} <= set(tags.ids)
+  found = results_of(tmp_path / "out")
+  assert f"{found['score']:.3f}" in page
+  for name in ("HealthBench Professional", "some-model", "judge-model"):
+    assert name in page
+  for group in ("consult", "red_teaming", "specialty 3"):
+    assert group in page
+  assert found["settings"]["judge"]["prompt_sha256"] in page
+  assert "is not the published file" in page
