@@ -712,3 +712,123 @@ def test_the_page_is_whole(tmp_path, data, show_items):
     assert group in page
   assert found["settings"]["judge"]["prompt_sha256"] in page
   assert "is not the published file" in page
+
+
+def test_a_published_template_grades_with_whole_points(tmp_path):
+  """Conversation and `[7] criterion`, literally; braces mean nothing."""
+  template = tmp_path / "grader.txt"
+  template.write_text(
+    "Grade it.\n<<conversation>>\n--\n<<rubric_item>>\n--\n"
+    'Reply with JSON: {"explanation": "...", "criteria_met": false}\n'
+  )
+  digest = hashlib.sha256(template.read_bytes()).hexdigest()
+  data = rows.write_rows(
+    tmp_path / "rows.jsonl", [rows.healthbench("a", (7, -3))]
+  )
+
+  def reply(body):
+    if "Grade it." in body["messages"][-1]["content"]:
+      return '```json\n{"explanation": "Yes.", "criteria_met": true}\n```'
+    return "Take {dose} <<rubric_item>>."
+
+  with fault_server(reply) as server:
+    config = settings(
+      server.url,
+      votes=1,
+      template_path=str(template),
+      template_sha256=digest,
+      faithful=True,
+    )
+    request = request_for(
+      data,
+      server.url,
+      tmp_path / "out",
+      benchmark="healthbench_hard",
+      config=config,
+    )
+    assert evaluation_run.run(request) == evaluation_run.DONE
+    asked = {
+      body["messages"][0]["content"]
+      for body in server.requests
+      if "Grade it." in body["messages"][0]["content"]
+    }
+  conversation = (
+    "user: Question a?\n\nassistant: Which one?\n\nuser: The {first} one.\n\n"
+    "assistant: Take {dose} <<rubric_item>>."
+  )
+  for item in ("[7] Says 0 of a.", "[-3] Says 1 of a."):
+    assert any(f"{conversation}\n--\n{item}\n--" in text for text in asked)
+  found = results_of(tmp_path / "out")
+  assert found["task_scores"] == {"a": pytest.approx(4 / 7)}
+  told = found["settings"]["judge"]
+  assert told["faithful"] is True
+  assert told["prompt_sha256"] == digest
+  assert found["judged_by"] == [f"judge-model [{told['template']}, faithful]"]
+
+
+def test_a_judge_may_be_asked_for_yes_or_no(tmp_path):
+  template = tmp_path / "grader.txt"
+  template.write_text(
+    "Answer:\n{response}\nCriterion:\n{criterion_description}\nYes or No?\n"
+  )
+  data = rows.write_rows(
+    tmp_path / "rows.jsonl",
+    [rows.profbench("a", weights=("Critical", "Minor"))],
+  )
+
+  def reply(body):
+    text = body["messages"][-1]["content"]
+    if "Yes or No?" not in text:
+      return "A report."
+    return "Yes" if "Has 0 of a." in text else "No."
+
+  with fault_server(reply) as server:
+    config = settings(server.url, template_path=str(template))
+    request = request_for(
+      data, server.url, tmp_path / "out", benchmark="profbench", config=config
+    )
+    assert evaluation_run.run(request) == evaluation_run.DONE
+  assert results_of(tmp_path / "out")["score"] == pytest.approx(4 / 6)
+
+
+@pytest.mark.parametrize(
+  ("flags", "code", "said"),
+  [
+    (["--judge=j"], 3, "The judge had no reply"),
+    (["--judge=j", "--official_judge"], 2, "exclude each other"),
+    (["--judge=j", "--greedy", "--temperature=0.5"], 2, "give one of them"),
+    (["--judge=j", "--config.judge.vote=1"], 2, "no setting"),
+    ([], 2, "name its model by --judge"),
+  ],
+)
+def test_the_command_says_what_is_wrong_and_its_code(
+  tmp_path, data, flags, code, said
+):
+  with fault_server(replies, Always("quota")) as server:
+    done = subprocess.run(
+      [
+        sys.executable,
+        "-m",
+        "varl_jax.evaluate",
+        "--benchmark=healthbench_professional",
+        f"--data={data}",
+        f"--answers={answers_file(tmp_path)}",
+        f"--judge_url={server.url}",
+        "--config.endpoints.judge.api_key_env=",
+        f"--workdir={tmp_path / 'out'}",
+        *flags,
+      ],
+      capture_output=True,
+      text=True,
+      timeout=120,
+    )
+  assert done.returncode == code, done.stderr
+  assert said in done.stderr
+  assert "Traceback" not in done.stderr
+
+
+def answers_file(folder):
+  return rows.write_rows(
+    folder / "saved.jsonl",
+    [{"task_id": f"hbp-{i:04d}", "answer": "x"} for i in range(20)],
+  )

@@ -30,7 +30,7 @@ from varl_jax.evaluation_data import SOLVER, Request
 
 _DEFAULTS: Final = pathlib.Path(__file__).with_name("evaluation_config.py")
 _CONFIG = config_flags.DEFINE_config_file(
-  "config", str(_DEFAULTS), "Config file; its settings may be overridden."
+  "config", None, "Config file; without one, the defaults of all settings."
 )
 
 
@@ -175,5 +175,12 @@ def _config() -> Config:
   )
 
 
+def _parse(argv: list[str]) -> list[str]:
+  """Reads the flags; single settings may be given without a config file."""
+  given = {flag.lstrip("-").partition("=")[0] for flag in argv[1:]}
+  defaults = [] if "config" in given else [f"--config={_DEFAULTS}"]
+  return parse([argv[0], *defaults, *argv[1:]])
+
+
 if __name__ == "__main__":
-  app.run(main, flags_parser=parse)
+  app.run(main, flags_parser=_parse)

@@ -208,6 +208,27 @@ def test_the_two_halves_of_prbench_hard_are_read_together(tmp_path):
   }
 
 
+@pytest.mark.parametrize(
+  ("text", "image"),
+  [
+    ("Text/test.jsonl", "MM/test.jsonl"),
+    ("medxpertqa_text_input.jsonl", "medxpertqa_mm_input.jsonl"),
+  ],
+)
+def test_both_parts_of_medxpertqa_are_found(tmp_path, text, image):
+  rows.write_rows(tmp_path / text, [rows.medxpertqa("Text-0")])
+  rows.write_rows(tmp_path / image, [rows.medxpertqa("MM-0", images=["a.png"])])
+  found = {
+    name: [task.task_id for task in benchmarks.load(name, tmp_path)]
+    for name in ("medxpertqa", "medxpertqa_text", "medxpertqa_image")
+  }
+  assert found == {
+    "medxpertqa": ["Text-0", "MM-0"],
+    "medxpertqa_text": ["Text-0"],
+    "medxpertqa_image": ["MM-0"],
+  }
+
+
 def test_parquet_files_are_read_as_published(tmp_path):
   made = [rows.prbench("a"), rows.prbench("b", turns=1)]
   path = tmp_path / "finance_hard-00000-of-00001.parquet"

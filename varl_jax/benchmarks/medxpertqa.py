@@ -124,8 +124,10 @@ def _make(
   )
 
 
+_TEXT: Final = "Text/test*|*medxpertqa_text*"
+_IMAGE: Final = "MM/test*|*medxpertqa_mm*"
 ALL: Final = (
-  _make("medxpertqa", "MedXpertQA", ("Text/test*", "MM/test*"), 4450),
-  _make("medxpertqa_text", "MedXpertQA text", ("Text/test*",), 2450),
-  _make("medxpertqa_image", "MedXpertQA images", ("MM/test*",), 2000),
+  _make("medxpertqa", "MedXpertQA", (_TEXT, _IMAGE), 4450),
+  _make("medxpertqa_text", "MedXpertQA text", (_TEXT,), 2450),
+  _make("medxpertqa_image", "MedXpertQA images", (_IMAGE,), 2000),
 )
