@@ -15,7 +15,14 @@ import sys
 import pytest
 
 from tests.benchmarks import rows
-from tests.faults.server import Always, Answer, Fault, fault_server, no_faults
+from tests.faults.server import (
+  Always,
+  Answer,
+  Fault,
+  First,
+  fault_server,
+  no_faults,
+)
 from varl_jax import benchmarks, evaluation_run
 from varl_jax.benchmarks import BenchmarkError
 from varl_jax.benchmarks.folder import read_lines
@@ -97,7 +104,8 @@ def bodies_paid(server):
 def test_a_whole_set_interrupted_five_times_pays_each_verdict_once(tmp_path):
   data = rows.write_rows(tmp_path / "all.jsonl", rows.professional_set(WHOLE))
   stops = [300, 600, 1000, 1600, 2200]
-  with fault_server(replies) as server:
+  # One request in twenty fails first, which is tried again and never lost.
+  with fault_server(replies, First("500", share=0.05)) as server:
     served = 0
 
     def interrupting(body):
