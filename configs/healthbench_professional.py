@@ -23,6 +23,11 @@ base model is expected at `LOCAL`, as vLLM or SGLang offer it. With held-out
 tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
+
+or, to validate on the benchmark's own rows (docs/benchmarks.md),
+
+    --config.eval.tasks_path=professional.jsonl --config.eval.interval=5 \
+        --config.eval.benchmark=healthbench_professional
 """
 
 import ml_collections

@@ -12,6 +12,11 @@ several weighted criteria: they ask for the decision and what justifies it.
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
+
+or, to validate on the benchmark's own rows (docs/benchmarks.md),
+
+    --config.eval.tasks_path=medxpertqa_text.jsonl --config.eval.interval=5 \
+        --config.eval.benchmark=medxpertqa_text
 """
 
 import ml_collections

@@ -11,6 +11,11 @@ benchmark's score has no length term.
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
+
+or, to validate on the benchmark's own rows (docs/benchmarks.md),
+
+    --config.eval.tasks_path=profbench.jsonl --config.eval.interval=5 \
+        --config.eval.benchmark=profbench
 """
 
 import ml_collections

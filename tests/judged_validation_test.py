@@ -5,8 +5,10 @@ import json
 
 import pytest
 
+from tests.benchmarks import rows
+from varl_jax import benchmarks
 from varl_jax.config import ConfigError, from_config_dict
-from varl_jax.judged_validation import JudgedValidator, read_tasks
+from varl_jax.judged_validation import JudgedValidator
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.scripted_chat import ScriptedChat
 from varl_jax.rubrics.checks import CheckRegistry
@@ -69,7 +71,10 @@ def scored(made, answers):
 
 
 def test_tasks_are_read_as_they_are(path):
-  assert read_tasks(path) == TASKS
+  made = validator(path)
+  assert [t.task_id for t in made.tasks] == [t.task_id for t in TASKS]
+  assert [t.prompt for t in made.tasks] == [t.prompt for t in TASKS]
+  assert [t.rubric for t in made.tasks] == [t.rubric for t in TASKS]
 
 
 class Endless:
@@ -185,7 +190,7 @@ def test_the_judge_is_asked_plainly_and_by_a_stable_name(path):
 @pytest.mark.parametrize(
   ("line", "match"),
   [
-    ("{", "tasks.jsonl:1 is no task"),
+    ("{", "tasks.jsonl:1 is no JSON"),
     ("3", "tasks.jsonl:1 is no task"),
     ("{}", "Incomplete Task"),
     ('{"task_id": "a", "colour": 1}', "no field 'colour'"),
@@ -203,9 +208,80 @@ def test_an_unusable_file_names_the_line(tmp_path, line, match):
   path = tmp_path / "tasks.jsonl"
   path.write_text(line)
   with pytest.raises(ConfigError, match=match):
-    read_tasks(path)
+    validator(path)
 
 
 def test_a_missing_file_names_the_setting(tmp_path):
-  with pytest.raises(ConfigError, match=r"eval\.tasks_path .* cannot be read"):
-    read_tasks(tmp_path / "nowhere.jsonl")
+  with pytest.raises(ConfigError, match=r"eval\.tasks_path .* no data of held"):
+    validator(tmp_path / "nowhere.jsonl")
+
+
+def test_a_benchmark_is_scored_as_the_evaluator_scores_it(tmp_path):
+  """The same rows, verdicts and answers; HealthBench Professional's length."""
+  path = rows.write_rows(
+    tmp_path / "rows.jsonl", [rows.professional("a"), rows.professional("b")]
+  )
+  config = from_config_dict(
+    {
+      "eval": {
+        "tasks_path": str(path),
+        "benchmark": "healthbench_professional",
+      },
+      # Not the reward's length term: the benchmark has its own.
+      "reward": {"length_adjusted": False},
+    }
+  )
+
+  def respond(reading):
+    met = "fact 0" in reading.blocks["CRITERION"]
+    return json.dumps({"explanation": "Seen.", "criteria_met": met})
+
+  model = ScriptedChat(name="judge", responders={"judge": respond})
+  made = JudgedValidator(
+    config, checks=CheckRegistry(), make_judge=lambda: model
+  )
+  found = scored(made, [["x" * 3000], [None]])
+  loaded = benchmarks.load("healthbench_professional", path)
+  wanted = benchmarks.score(
+    "healthbench_professional",
+    loaded,
+    [[True, False], []],
+    ["x" * 3000, None],
+  )
+  assert found["eval/score"] == wanted["score"]
+  assert found["eval/raw"] == wanted["raw"]
+  assert found["eval/use_case_consult"] == wanted["score"]
+  assert found["eval/specialty_cardiology"] == wanted["score"]
+  assert found["eval/good_faith"] == wanted["score"]
+  assert found["eval/missing"] == 0.5
+
+
+def test_options_are_read_by_a_program_in_validation_too(tmp_path):
+  path = rows.write_rows(tmp_path / "rows.jsonl", [rows.medxpertqa("q", "C")])
+  config = from_config_dict(
+    {"eval": {"tasks_path": str(path), "benchmark": "medxpertqa_text"}}
+  )
+  silent = ScriptedChat(name="judge", responders={})
+  made = JudgedValidator(
+    config, checks=CheckRegistry(), make_judge=lambda: silent
+  )
+  found = scored(made, [["Final answer: C", "Final answer: A"]])
+  assert found["eval/score"] == 0.5
+
+
+def test_images_are_no_task_for_the_solver(tmp_path):
+  row = rows.medxpertqa("q", "C", images=["a.png"])
+  path = rows.write_rows(tmp_path / "rows.jsonl", [row])
+  config = from_config_dict(
+    {"eval": {"tasks_path": str(path), "benchmark": "medxpertqa"}}
+  )
+  with pytest.raises(ConfigError, match="tasks with images"):
+    JudgedValidator(config, checks=CheckRegistry(), make_judge=lambda: None)
+
+
+def test_an_unknown_benchmark_is_a_wrong_setting(path):
+  config = from_config_dict(
+    {"eval": {"tasks_path": str(path), "benchmark": "no_such"}}
+  )
+  with pytest.raises(ConfigError, match="no benchmark 'no_such'"):
+    JudgedValidator(config, checks=CheckRegistry(), make_judge=lambda: None)

@@ -152,7 +152,9 @@ def test_modules_that_need_no_weights_import_without_extras():
   assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("module", ["varl_jax.main", "varl_jax.report"])
+@pytest.mark.parametrize(
+  "module", ["varl_jax.main", "varl_jax.report", "varl_jax.evaluate"]
+)
 def test_commands_explain_themselves(module):
   done = subprocess.run(
     [sys.executable, "-m", module, "--help"],

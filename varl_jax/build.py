@@ -225,7 +225,7 @@ def _make_suspecting(
 
 def _train(config: Config, workdir: pathlib.Path) -> int:
   """Loads what the config names, then claims the folder, then trains."""
-  _use_compile_cache()
+  use_compile_cache()
   domain = load_domain(config)
   if config.method.name not in METHODS:
     raise ConfigError(
@@ -416,7 +416,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
       signal.signal(number, handler)
 
 
-def _use_compile_cache() -> None:
+def use_compile_cache() -> None:
   """Keeps compiled programs between runs, as later runs start faster."""
   if jax.config.values["jax_compilation_cache_dir"] is None:
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"

@@ -311,14 +311,16 @@ class MethodConfig:
 class EvalConfig:
   """Validation on held-out tasks, every `interval` steps and at the end.
 
-  `tasks_path` is a file of tasks with rubrics, one a line, which the judge
-  grades; all of them are used. Without one the domain draws `tasks` of its own,
-  if it can.
+  `tasks_path` holds the data of `benchmark`, which the judge grades; all of
+  them are used. `tasks` names the project's own form, one `types.Task` a line;
+  other names are those of `varl_jax.benchmarks`. Without data the domain draws
+  `tasks` of its own, if it can.
   """
 
   interval: int = 5
   tasks: int = 64
   tasks_path: str = ""
+  benchmark: str = "tasks"
   samples: int = 1
   temperature: float = 1.0
 

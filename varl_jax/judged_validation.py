@@ -1,72 +1,58 @@
-"""Validation by the judge on a file of held-out tasks with rubrics.
+"""Validation by the judge on held-out tasks: the evaluator's code, in training.
 
-Every task of the file is answered and graded as in training, without the strict
-note. The score is the benchmark's (paper section 4.1, appendix G): with the
-length term its two-sided, signed form, otherwise the raw score. A missing
-answer counts 0 and is reported apart, so that it can never pass for a short
-one; an answer with an undetermined verdict is left out of the means and counted
-too. Results go to the metrics that people read and to no role.
+`eval.tasks_path` is read as the data of `eval.benchmark`, by default as tasks
+of the project's own form. Loading, grading and scoring are those of
+`varl_jax.benchmarks`, so a score in the metrics is the score of an evaluation
+(paper section 4.1, appendix G). A missing answer counts 0 and is reported
+apart, so that it can never pass for a short one; an answer with an undetermined
+verdict is left out of the means and counted too. Results go to the metrics that
+people read and to no role.
 """
 
-import collections
-import json
-import os
-import statistics
-import zlib
+import dataclasses
+import re
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+from varl_jax import benchmarks
+from varl_jax.benchmarks import Benchmark, BenchmarkError, BenchmarkTask
+from varl_jax.benchmarks import tasks as own_tasks
+from varl_jax.benchmarks.grading import AnswerGrader
 from varl_jax.config import Config, ConfigError
 from varl_jax.llm.chat import ChatError, ChatModel
 from varl_jax.llm.together import together
 from varl_jax.roles.bundle import Roles, make_roles
-from varl_jax.roles.grading import Grader
-from varl_jax.rubrics import scoring
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.service.assessment import tally
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.loop import LoopThread
-from varl_jax.types import Task, Verdict, from_json
+from varl_jax.types import Task, Verdict
 
 MakeJudge = Callable[[], ChatModel]
 
 
-def read_tasks(path: str | os.PathLike[str]) -> list[Task]:
-  """Reads tasks in the form of `types.Task`, one JSON object a line.
+def held_out(
+  config: Config, *, checks: CheckRegistry | None = None
+) -> tuple[Benchmark, list[BenchmarkTask]]:
+  """The benchmark and the tasks that `eval` names.
 
-  Rubrics are taken as they are, whatever their points and wording.
+  Args:
+    config: the run's settings.
+    checks: programs that tasks of the project's own form may use.
 
   Raises:
-    ConfigError: no such file, or a line that cannot be used; names it.
+    ConfigError: they cannot be used; the message names the place.
   """
+  settings = config.eval
   try:
-    with open(path, encoding="utf-8") as file:
-      lines = file.read().splitlines()
-  except (OSError, UnicodeDecodeError) as error:
-    raise ConfigError(
-      f"eval.tasks_path {os.fspath(path)!r} cannot be read: {error}."
-    ) from error
-  tasks: dict[str, Task] = {}
-  for number, line in enumerate(lines, 1):
-    if not line.strip():
-      continue
-    try:
-      task = from_json(Task, json.loads(line))
-      _check(task, tasks)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-      raise ConfigError(f"{path}:{number} is no task: {error}") from error
-    tasks[task.task_id] = task
-  if not tasks:
-    raise ConfigError(f"eval.tasks_path {os.fspath(path)!r} holds no tasks.")
-  return list(tasks.values())
-
-
-def _check(task: Task, seen: Mapping[str, Task]) -> None:
-  if task.task_id in seen:
-    raise ValueError(f"the task_id {task.task_id!r} occurs twice.")
-  if not task.prompt or task.prompt[-1].role != "user":
-    raise ValueError("its prompt has no last turn by the user.")
-  points = [float(item.points) for item in task.rubric.criteria]
-  scoring.rubric_score(points, [False] * len(points))
+    benchmark = (
+      own_tasks.make(config.reward, checks=checks)
+      if settings.benchmark == own_tasks.NAME
+      else benchmarks.find(settings.benchmark)
+    )
+    return benchmark, benchmarks.load(benchmark, settings.tasks_path)
+  except BenchmarkError as error:
+    raise ConfigError(f"eval.tasks_path cannot be used: {error}") from error
 
 
 class JudgedValidator:
@@ -74,7 +60,7 @@ class JudgedValidator:
 
   Args:
     config: the run's settings.
-    checks: programmatic verifiers that rubrics may use.
+    checks: programmatic verifiers that tasks of the project's own form may use.
     registry: importable name of `checks`, see `roles.bundle.make_roles`.
     make_judge: gives the judge's model. It is called once, at the first
       validation, and the model is used in an event loop of this object's own.
@@ -91,14 +77,20 @@ class JudgedValidator:
     make_judge: MakeJudge,
     registry: str = "",
   ):
-    self.tasks = read_tasks(config.eval.tasks_path)
     self._config = config
-    self._checks = checks
-    self._registry = registry
     self._make_judge = make_judge
     self._asked: Callable[[], bool] = lambda: False
+    self._registry = registry
     self._loop: LoopThread | None = None
     self._roles: Roles | None = None
+    self._benchmark, loaded = held_out(config, checks=checks)
+    if any(task.images for task in loaded):
+      raise ConfigError(
+        "eval.tasks_path holds tasks with images, which the solver cannot see;"
+        " give the text part alone."
+      )
+    self._tasks = {task.task_id: task for task in loaded}
+    self.tasks = [task.as_task() for task in loaded]
 
   def give_up_when(self, asked: Callable[[], bool]) -> None:
     """Lets `score` end with `Stopped` when `asked` says so."""
@@ -116,33 +108,38 @@ class JudgedValidator:
     Returns:
       `eval/score`, `eval/raw` (clipped to [0, 1] each), `eval/unclipped` (r),
       shares `eval/missing` and `eval/undetermined`, `eval/failure_rate` of the
-      judge's votes, and `eval/use_case_NAME`, `eval/red_team`,
-      `eval/good_faith`: the score over those tasks. Means over no answers are
-      left out.
+      judge's votes, and the score over each group of tasks: `eval/KIND_NAME`,
+      such as `eval/use_case_consult`, and `eval/red_team`, `eval/good_faith`.
+      Means over no answers are left out.
 
     Raises:
       ServiceFailure: more votes failed than `judge.max_failure_rate` allows, or
         the judge's model is of no more use.
     """
     if self._loop is None or self._roles is None:
-      self._roles = make_roles(
-        self._make_judge(),
-        self._config.domain,
-        self._config.judge,
-        self._checks,
-        registry=self._registry,
-      )
+      self._roles = self._make_roles()
       self._loop = LoopThread("validation")
       self._loop.give_up_when(lambda: self._asked())
-    grader = self._roles.grader
+    chosen = [self._tasks[task.task_id] for task in tasks]
+    grader = AnswerGrader(
+      grader=self._roles.grader, seed=self._config.seed, op="validate"
+    )
     try:
-      rows = self._loop.run(self._graded(grader, tasks, answers))
+      verdicts = self._loop.run(_graded(grader, chosen, answers))
     except ChatError as error:
       raise ServiceFailure(
         f"The judge of the validation is of no more use ({error}); mend that"
         " and resume the run."
       ) from error
-    return self._metrics(rows)
+    rate = self._failure_rate(verdicts)
+    found = benchmarks.score(
+      self._benchmark,
+      chosen,
+      verdicts,
+      [list(group) for group in answers],
+      seed=self._config.seed,
+    )
+    return {**_metrics(found), "eval/failure_rate": rate}
 
   def close(self) -> None:
     """Ends the event loop and its processes; harmless when repeated."""
@@ -151,93 +148,74 @@ class JudgedValidator:
     if self._roles is not None:
       self._roles.close()
 
-  async def _graded(
-    self,
-    grader: Grader,
-    tasks: Sequence[Task],
-    answers: Sequence[Sequence[str | None]],
-  ) -> list[tuple[Task, str | None, tuple[Verdict, ...]]]:
-    """One row an answer, in order."""
-    pairs = [
-      (task, answer, sample)
-      for task, group in zip(tasks, answers, strict=True)
-      for sample, answer in enumerate(group)
-    ]
-    verdicts = await together(
-      self._verdicts(grader, task, answer, sample)
-      for task, answer, sample in pairs
+  def _make_roles(self) -> Roles:
+    judge, registry = self._config.judge, self._registry
+    if self._benchmark.name != own_tasks.NAME:
+      # Its checks are no model's writing and need no process of their own.
+      judge, registry = dataclasses.replace(judge, check_workers=0), ""
+    return make_roles(
+      self._make_judge(),
+      self._config.domain,
+      judge,
+      self._benchmark.checks,
+      registry=registry,
     )
-    return [
-      (task, answer, found)
-      for (task, answer, _), found in zip(pairs, verdicts, strict=True)
-    ]
 
-  async def _verdicts(
-    self, grader: Grader, task: Task, answer: str | None, sample: int
+  def _failure_rate(
+    self, verdicts: Sequence[Sequence[Sequence[Verdict]]]
+  ) -> float:
+    rate = tally(
+      verdict for group in verdicts for found in group for verdict in found
+    ).failure_rate
+    limit = self._config.judge.max_failure_rate
+    if rate > limit:
+      raise ServiceFailure(
+        f"{rate:.0%} of the judge's votes in validation failed, above"
+        f" judge.max_failure_rate {limit:.0%}; check the judge and resume the"
+        " run."
+      )
+    return rate
+
+
+async def _graded(
+  grader: AnswerGrader,
+  tasks: Sequence[BenchmarkTask],
+  answers: Sequence[Sequence[str | None]],
+) -> list[list[tuple[Verdict, ...]]]:
+  """Verdicts on every answer to every task; none on a missing one."""
+
+  async def one(
+    task: BenchmarkTask, answer: str | None, sample: int
   ) -> tuple[Verdict, ...]:
     if answer is None:
       return ()
-    # The same answer is graded under the same name after a restart.
-    mark = zlib.crc32(answer.encode())
-    return await grader.grade(
-      task.prompt,
-      answer,
-      task.rubric,
-      strict=False,
-      op=f"validate/{task.task_id}/{sample}/{mark:08x}",
-      seed=self._config.seed,
-    )
+    return await grader.grade(task, answer, sample=sample)
 
-  def _metrics(
-    self, rows: Sequence[tuple[Task, str | None, tuple[Verdict, ...]]]
-  ) -> dict[str, float]:
-    counts = tally(verdict for _, _, found in rows for verdict in found)
-    limit = self._config.judge.max_failure_rate
-    if counts.failure_rate > limit:
-      raise ServiceFailure(
-        f"{counts.failure_rate:.0%} of the judge's votes in validation failed,"
-        f" above judge.max_failure_rate {limit:.0%}; check the judge and resume"
-        " the run."
-      )
-    columns: dict[str, list[float]] = collections.defaultdict(list)
-    missing = undetermined = 0
-    for task, answer, verdicts in rows:
-      r = 0.0
-      score = 0.0
-      if answer is None:
-        missing += 1
-      else:
-        value = scoring.verdict_score(task.rubric, verdicts)
-        if value is None:
-          undetermined += 1
-          continue
-        r, score = value, self._score(value, len(answer))
-      columns["score"].append(score)
-      columns["raw"].append(scoring.raw_score(r))
-      columns["unclipped"].append(r)
-      columns["red_team" if task.red_team else "good_faith"].append(score)
-      if task.use_case:
-        name = "_".join(task.use_case.split())
-        columns[f"use_case_{name}"].append(score)
-    total = max(1, len(rows))
-    return {
-      **{f"eval/{k}": statistics.fmean(v) for k, v in columns.items()},
-      "eval/missing": missing / total,
-      "eval/undetermined": undetermined / total,
-      "eval/failure_rate": counts.failure_rate,
-    }
-
-  def _score(self, r: float, length: int) -> float:
-    reward = self._config.reward
-    if not reward.length_adjusted:
-      return scoring.raw_score(r)
-    return scoring.length_adjusted(
-      r,
-      length,
-      weight=reward.length_weight,
-      center=reward.length_center,
-      unit=reward.length_unit,
+  found = iter(
+    await together(
+      one(task, answer, sample)
+      for task, group in zip(tasks, answers, strict=True)
+      for sample, answer in enumerate(group)
     )
+  )
+  return [[next(found) for _ in group] for group in answers]
+
+
+def _metrics(found: Mapping[str, Any]) -> dict[str, float]:
+  total = max(1, found["answers"])
+  metrics = {
+    f"eval/{name}": found[name]
+    for name in ("score", "raw", "unclipped", "normalized")
+    if found.get(name) is not None
+  }
+  metrics["eval/missing"] = found["missing"] / total
+  metrics["eval/undetermined"] = found["unscorable"]["answers"] / total
+  for kind, groups in found["breakdowns"].items():
+    for name, entry in groups.items():
+      # Kinds of tasks such as `red_team` need no word before them.
+      label = name if kind == "type" else f"{kind} {name}"
+      metrics[f"eval/{re.sub(r'[^0-9A-Za-z]+', '_', label)}"] = entry["score"]
+  return metrics
 
 
 def judge_maker(

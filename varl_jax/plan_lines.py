@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from varl_jax.config import Config, MethodConfig
-from varl_jax.judged_validation import read_tasks
+from varl_jax.judged_validation import held_out
 from varl_jax.methods import rri
 from varl_jax.plan_terms import Assumptions, Line
 from varl_jax.prompts.loader import PromptSet, load_prompts
@@ -404,8 +404,13 @@ class Planner:
     settings, steps = self.config.eval, self.config.train.steps
     if not settings.interval or not settings.tasks_path:
       return []
-    tasks = read_tasks(settings.tasks_path)
-    criteria = sum(len(task.rubric.criteria) for task in tasks)
+    benchmark, tasks = held_out(self.config)
+    # Programs of a benchmark cost no call; the project's own tasks name those
+    # of their domain, which a plan does not load.
+    free = benchmark.checks.checks
+    criteria = sum(
+      item.check is None or not free for task in tasks for item in task.criteria
+    )
     # Before the first step, at every interval, and after the last step.
     times = 1 + math.ceil(steps / settings.interval)
     verdicts = criteria * settings.samples * times / steps

@@ -28,7 +28,7 @@ class RolloutWorker:
   Attributes:
     sampler: draws tokens.
     tokenizer: renders prompts and reads answers.
-    system: the solver's system message.
+    system: the solver's system message; an empty one is left out.
     max_prompt: tokens; a task whose rendered prompt is longer is left out.
     reasoning: whether answers open with a reasoning channel.
   """
@@ -57,7 +57,7 @@ class RolloutWorker:
     prompts = [
       tuple(
         self.tokenizer.encode_chat(
-          (self.system, *task.prompt), reasoning=self.reasoning
+          (*self._before(), *task.prompt), reasoning=self.reasoning
         )
       )
       for task in tasks
@@ -87,6 +87,9 @@ class RolloutWorker:
       )
       for (task, prompt), samples in zip(fitting, drawn, strict=True)
     ]
+
+  def _before(self) -> tuple[Message, ...]:
+    return (self.system,) if self.system.content else ()
 
   def _rollout(self, task: Task, index: int, sample: Sample) -> Rollout:
     text = self.tokenizer.decode(sample.tokens)

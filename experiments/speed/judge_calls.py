@@ -27,7 +27,7 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -64,7 +64,7 @@ _IN_FLIGHT = flags.DEFINE_multi_integer(
 )
 _SDK = flags.DEFINE_boolean("sdk", False, "Measure the openai package too.")
 
-Client = Callable[[int, int], Awaitable[None]]
+Client = Callable[[int, int], Coroutine[Any, Any, None]]
 
 
 async def _answer(request: web.Request) -> web.Response:
@@ -83,7 +83,7 @@ async def _answer(request: web.Request) -> web.Response:
   )
 
 
-def _serve(ready: Connection) -> None:
+def serve(ready: Connection) -> None:
   """The server's process."""
 
   async def run() -> None:
@@ -213,7 +213,7 @@ def main(argv: list[str]) -> None:
   logging.set_verbosity(logging.WARNING)  # The SDK's client logs every call.
   here, there = multiprocessing.Pipe()
   context = multiprocessing.get_context("spawn")
-  server = context.Process(target=_serve, args=(there,), daemon=True)
+  server = context.Process(target=serve, args=(there,), daemon=True)
   server.start()
   try:
     url = f"http://127.0.0.1:{here.recv()}/v1"

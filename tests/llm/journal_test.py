@@ -106,6 +106,7 @@ CHANGES = [
   {"messages": (Message(role="system", content="Is it {met}?"),)},
   {"messages": (Message(role="user", content="Is it {met}!"),)},
   {"messages": (*REQUEST.messages, Message(role="user", content=""))},
+  {"images": ("data:image/png;base64,AA==",)},
 ]
 
 

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
+from varl_jax import benchmarks
 from varl_jax.config import from_config_dict
 from varl_jax.domains import load_domain
-from varl_jax.judged_validation import read_tasks
 from varl_jax.prompts import loader
 from varl_jax.prompts.loader import ROLES, load_prompts
 
@@ -54,7 +54,7 @@ def test_the_examples_can_be_read(tmp_path):
   assert known is not None and known.specialties == 12
   path = tmp_path / "tasks.jsonl"
   path.write_text(" ".join(task.split()))
-  assert read_tasks(path)[0].use_case == "legal"
+  assert benchmarks.load("tasks", path)[0].groups["use_case"] == ("legal",)
 
 
 def test_every_domain_has_the_same_slots():

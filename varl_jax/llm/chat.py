@@ -32,6 +32,7 @@ class ChatRequest:
     schema: JSON schema of the reply, None for plain text.
     temperature: sampling temperature.
     max_tokens: limit of the reply.
+    images: data URLs that belong to the last message.
   """
 
   role: str
@@ -41,6 +42,7 @@ class ChatRequest:
   schema: Mapping[str, Any] | None = None
   temperature: float = 1.0
   max_tokens: int = 4096
+  images: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -50,6 +50,10 @@ _FIND: Final = (
   " FROM calls WHERE key = ?"
 )
 _FIND_ROLE: Final = "SELECT 1 FROM calls WHERE role = ? LIMIT 1"
+_TOTALS: Final = (
+  "SELECT role, COUNT(*), SUM(prompt_tokens), SUM(reply_tokens), SUM(cost)"
+  " FROM calls GROUP BY role"
+)
 _ADD: Final = "INSERT OR REPLACE INTO calls VALUES (?,?,?,?,?,?,?,?,?,?)"
 _BUSY_S: Final = 30.0
 
@@ -127,6 +131,22 @@ class Journal:
     except sqlite3.Error as error:
       raise self._error(error) from error
     return found is not None
+
+  def totals(self) -> dict[str, dict[str, float]]:
+    """What the recorded calls took, over all starts.
+
+    Returns:
+      By role: `calls`, `prompt_tokens`, `reply_tokens`, `cost` (US dollars).
+
+    Raises:
+      JournalError: the file cannot be read.
+    """
+    try:
+      rows = self._reader.execute(_TOTALS).fetchall()
+    except sqlite3.Error as error:
+      raise self._error(error) from error
+    names = ("calls", "prompt_tokens", "reply_tokens", "cost")
+    return {role: dict(zip(names, counts)) for role, *counts in rows}
 
   async def record(
     self, key: bytes, request: ChatRequest, reply: ChatReply
@@ -361,6 +381,8 @@ class JournaledChat:
       text = message.content.encode("utf-8", "surrogatepass")
       made.update(f"\0{message.role}\0{len(text)}\0".encode())
       made.update(text)
+    for image in request.images:
+      made.update(hashlib.sha256(image.encode()).digest())
     return made.digest()
 
   def _schema_digest(self, schema: Mapping[str, Any] | None) -> bytes:

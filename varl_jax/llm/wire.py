@@ -120,10 +120,7 @@ class Dialect:
     """The body of a request."""
     body: dict[str, Any] = {
       "model": self._endpoint.model,
-      "messages": [
-        {"role": message.role, "content": message.content}
-        for message in request.messages
-      ],
+      "messages": _messages(request),
       "temperature": request.temperature,
       # A reasoning model spends most of its limit before it replies, which
       # only the endpoint's own setting can take into account.
@@ -211,6 +208,20 @@ class Dialect:
         self._forms.clear()
       found = self._forms[id(schema)] = _prepare(schema)
     return found
+
+
+def _messages(request: ChatRequest) -> list[dict[str, Any]]:
+  messages: list[dict[str, Any]] = [
+    {"role": message.role, "content": message.content}
+    for message in request.messages
+  ]
+  if request.images:
+    last = messages[-1]
+    last["content"] = [
+      {"type": "text", "text": last["content"]},
+      *({"type": "image_url", "image_url": {"url": u}} for u in request.images),
+    ]
+  return messages
 
 
 def _prepare(schema: Mapping[str, Any]) -> _Form:

@@ -152,14 +152,23 @@ class Learner:
       params: with a collection `lora`, it alone goes into the state; the rest
         stays with the learner and is not copied.
     """
-    trained, self._kept = split_trained(params)
+    trained = self.hold(params)
     if self._placement is None:
       return jax.jit(self._fresh)(trained)
-    of_params = self._placement.of_params
-    self._kept = place(self._kept, of_params(self._kept))
-    trained = place(trained, of_params(trained))
     where = self._where(jax.eval_shape(self._fresh, trained))
     return jax.jit(self._fresh, out_shardings=where)(trained)
+
+  def hold(self, params: Params) -> Params:
+    """The trained part of `params` where it lies, without a state or a copy.
+
+    For those who only sample; the rest stays with the learner.
+    """
+    trained, self._kept = split_trained(params)
+    if self._placement is None:
+      return trained
+    of_params = self._placement.of_params
+    self._kept = place(self._kept, of_params(self._kept))
+    return place(trained, of_params(trained))
 
   def whole(self, params: Params) -> Params:
     """The tree a model takes: a state's parameters and those not trained."""
