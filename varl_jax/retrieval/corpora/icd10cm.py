@@ -1,0 +1,130 @@
+"""ICD-10-CM: the tabular list, one passage a code.
+
+The title is the code with its description. The text says where the code
+belongs, its inclusion terms, what is coded elsewhere and which seventh
+characters it takes. Lexical search finds a code by its description and by each
+of its inclusion terms, never by what it excludes.
+"""
+
+import dataclasses
+import pathlib
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import Final
+
+from varl_jax.retrieval.corpora.files import CorpusError, open_bytes
+from varl_jax.retrieval.corpora.markup import (
+  child,
+  children,
+  events,
+  local,
+  text_of,
+)
+from varl_jax.retrieval.corpora.piece import Piece
+
+SUFFIXES: Final = (".xml", ".xml.gz")
+# What a code says beside its description, as the text names it.
+NOTES: Final = {
+  "inclusionTerm": "Also",
+  "includes": "Includes",
+  "excludes1": "Not coded here",
+  "excludes2": "Not included here",
+  "useAdditionalCode": "Use an additional code",
+  "codeFirst": "Code first",
+  "codeAlso": "Code also",
+  "notes": "Note",
+}
+_ALSO: Final = ("inclusionTerm", "includes")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Above:
+  """What a code inherits: headings, names and seventh characters."""
+
+  path: tuple[str, ...] = ()
+  names: tuple[str, ...] = ()
+  sevenths: tuple[str, ...] = ()
+
+
+def parse(file: pathlib.Path) -> Iterator[Piece]:
+  """Passages of all codes, a code before those under it.
+
+  Raises:
+    CorpusError: truncated, no XML, or without a code.
+  """
+  stack: list[str] = []
+  headings: dict[str, str] = {}
+  count = 0
+  with open_bytes(file) as stream:
+    for event, element in events(stream, str(file)):
+      name = local(element)
+      if event == "start":
+        stack.append(name)
+        continue
+      stack.pop()
+      if name == "desc" and stack[-1:] in (["chapter"], ["section"]):
+        headings[stack[-1]] = text_of(element)
+      elif name == "chapter":
+        headings.clear()
+      elif name == "section":
+        headings.pop("section", None)
+      elif name == "diag" and "diag" not in stack:
+        path = [headings[k] for k in ("chapter", "section") if k in headings]
+        for piece in _codes(element, _Above(path=tuple(path))):
+          count += 1
+          yield piece
+        element.clear()
+  if not count:
+    raise CorpusError(f"{file} holds no code; it is no tabular list.")
+
+
+def _codes(element: ET.Element, above: _Above) -> Iterator[Piece]:
+  code = text_of(child(element, "name"))
+  description = text_of(child(element, "desc"))
+  title = f"{code} {description}"
+  defined = child(element, "sevenChrDef")
+  if defined is not None:
+    above = dataclasses.replace(above, sevenths=_sevenths(defined))
+  also = [
+    text_of(note)
+    for name in _ALSO
+    for group in children(element, name)
+    for note in children(group, "note")
+  ]
+  inside = children(element, "diag")
+  yield Piece(
+    name=code,
+    title=title,
+    text="\n".join([description, *_facts(element, above, leaf=not inside)]),
+    url=f"https://icd10cmtool.cdc.gov/?query={code}",
+    keys=_keys(code, description, also),
+  )
+  below = dataclasses.replace(above, path=(*above.path, title))
+  for inner in inside:
+    yield from _codes(inner, below)
+
+
+def _keys(code: str, description: str, also: list[str]) -> tuple[str, ...]:
+  return tuple(dict.fromkeys([description, *also, code]))
+
+
+def _facts(element: ET.Element, above: _Above, *, leaf: bool) -> list[str]:
+  lines = [f"Under: {' > '.join(above.path)}"] if above.path else []
+  for name, label in NOTES.items():
+    notes = [
+      text_of(note)
+      for group in children(element, name)
+      for note in children(group, "note")
+    ]
+    if notes:
+      lines.append(f"{label}: {'; '.join(notes)}")
+  if leaf and above.sevenths:
+    lines.append(f"Seventh character: {'; '.join(above.sevenths)}")
+  return lines
+
+
+def _sevenths(defined: ET.Element) -> tuple[str, ...]:
+  return tuple(
+    f"{extension.get('char', '')} {text_of(extension)}"
+    for extension in children(defined, "extension")
+  )
