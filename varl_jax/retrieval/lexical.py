@@ -99,7 +99,9 @@ class LexicalIndex:
     return np.maximum.reduceat(total, self._starts[:-1])
 
   def _phrase(self, phrase: tuple[str, ...]) -> np.ndarray | None:
-    ids = [i for w in phrase if (i := self._model.vocab_dict.get(w)) is not None]
+    ids = [
+      i for w in phrase if (i := self._model.vocab_dict.get(w)) is not None
+    ]
     return self._model.get_scores_from_ids(ids) if ids else None
 
 

@@ -98,7 +98,9 @@ def load_lexicon(name: str) -> Lexicon:
       phrase = tuple(words(said))
       if phrase:
         known = (*terms.get(phrase, ()), *given)
-        terms[phrase] = tuple(dict.fromkeys(t for t in known if t and t != phrase))
+        terms[phrase] = tuple(
+          dict.fromkeys(t for t in known if t and t != phrase)
+        )
   return Lexicon(
     name=name,
     terms=terms,
