@@ -64,7 +64,8 @@ class BuildLog:
   def known(self, source: str, file: pathlib.Path) -> Known | None:
     """What is known of a file, None for a new one."""
     row = self._store.execute(
-      "SELECT mark, passages, complete FROM files WHERE source = ? AND path = ?",
+      "SELECT mark, passages, complete FROM files"
+      " WHERE source = ? AND path = ?",
       (source, _key(file)),
     ).fetchone()
     if row is None:

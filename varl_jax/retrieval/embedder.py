@@ -8,6 +8,7 @@ come in through `Embedder`, by hand or over an endpoint (`endpoint_embedder`).
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -120,7 +121,7 @@ def check_recipe(
   )
 
 
-def _differences(old: Any, new: Any, path: str):  # noqa: ANN202
+def _differences(old: Any, new: Any, path: str):
   if isinstance(old, dict) and isinstance(new, dict):
     for key in dict.fromkeys([*old, *new]):
       yield from _differences(old.get(key), new.get(key), f"{path}.{key}")
@@ -151,7 +152,7 @@ class HashingEmbedder:
     made = np.zeros((len(texts), self.recipe.width), np.float32)
     for row, text in zip(made, texts):
       stems = words(text)
-      for unit in [*stems, *map(" ".join, zip(stems, stems[1:]))]:
+      for unit in [*stems, *map(" ".join, itertools.pairwise(stems))]:
         for salt in range(self._SALTS):
           code = int.from_bytes(
             hashlib.blake2b(f"{salt}{unit}".encode(), digest_size=8).digest(),

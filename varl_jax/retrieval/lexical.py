@@ -6,7 +6,6 @@ passage gets the score of its best key: another name of a code neither helps nor
 dilutes the others.
 """
 
-import json
 import logging
 import pathlib
 from collections.abc import Iterable

@@ -63,7 +63,7 @@ class LocalIndex:
     self.folder = folder
     self._embedder = None if lexical_only else embedder
     for number in range(_TRIES):
-      self._manifest = _published(folder)
+      self._manifest = published(folder)
       try:
         self._open(lexical_only)
         break
@@ -172,7 +172,13 @@ class LocalIndex:
       ) from error
 
 
-def _published(folder: pathlib.Path) -> Manifest:
+def published(folder: pathlib.Path) -> Manifest:
+  """The manifest of an index that can be searched.
+
+  Raises:
+    RecipeMismatch: it was built by other word rules.
+    RetrievalError: there is none, or none is published yet.
+  """
   found = read_manifest(folder)
   if found is None:
     raise RetrievalError(

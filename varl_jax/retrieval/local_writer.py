@@ -5,35 +5,17 @@ Passages lie in `store.sqlite` until `publish` makes a snapshot of them
 the next one goes on from the rest, while readers see the last snapshot.
 """
 
-import dataclasses
-import fcntl
-import os
 import pathlib
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, Final
+from typing import Final
 
-from varl_jax.retrieval.embedder import Embedder, check_recipe
-from varl_jax.retrieval.lexicon import load_lexicon
-from varl_jax.retrieval.passage import (
-  IndexInUse,
-  Passage,
-  RecipeMismatch,
-  RetrievalError,
-)
-from varl_jax.retrieval.snapshot import (
-  Manifest,
-  decode,
-  encode,
-  read_manifest,
-  write_manifest,
-  write_snapshot,
-)
-from varl_jax.retrieval.words import VERSION
+from varl_jax.retrieval.embedder import Embedder
+from varl_jax.retrieval.index_folder import agree, claim
+from varl_jax.retrieval.passage import Passage, RetrievalError
+from varl_jax.retrieval.snapshot import decode, encode, write_snapshot
 
 STORE: Final = "store.sqlite"
-LOCK: Final = "writer.lock"
-_ASKED_AT_ONCE: Final = 500
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS passages (
   number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -75,9 +57,9 @@ class LocalWriter:
     """
     self._folder = folder
     self._embedder = embedder
-    self._lock = _claim(folder)
+    self._lock = claim(folder)
     try:
-      self._manifest = self._agreed(load_lexicon(lexicon).digest, lexicon)
+      self._manifest = agree(folder, embedder=embedder, lexicon=lexicon)
       self._store = sqlite3.connect(folder / STORE, isolation_level=None)
       self._store.execute("PRAGMA journal_mode = WAL")
       self._store.execute("PRAGMA synchronous = FULL")
@@ -90,32 +72,6 @@ class LocalWriter:
     except BaseException:
       self._lock.close()
       raise
-
-  def _agreed(self, digest: str, lexicon: str) -> Manifest:
-    """The manifest, written first so that an unfinished index has one too."""
-    found = read_manifest(self._folder)
-    recipe = None if self._embedder is None else self._embedder.recipe
-    if found is None:
-      others = {p.name for p in self._folder.iterdir()} - {LOCK}
-      if others:
-        raise RetrievalError(
-          f"{self._folder} holds other files ({min(others)}); choose an empty"
-          " folder for the index."
-        )
-      found = Manifest(
-        encoder=None if recipe is None else recipe.to_dict(),
-        lexicon=(lexicon, digest),
-        words=VERSION,
-      )
-      write_manifest(self._folder, found)
-    check_recipe(found.encoder, recipe, self._folder)
-    if found.lexicon[0] != lexicon:
-      raise RecipeMismatch(
-        f"{self._folder} was built with the word table {found.lexicon[0]!r},"
-        f" not {lexicon!r}; use that one, or build it anew."
-      )
-    # A newer table changes how queries are read, a newer rule what is stored.
-    return dataclasses.replace(found, lexicon=(lexicon, digest), words=VERSION)
 
   def put(self, passages: Sequence[Passage]) -> None:
     if not passages:
@@ -157,9 +113,10 @@ class LocalWriter:
     return dict(rows.fetchall())
 
   def publish(self) -> None:
+    [[count]] = self._store.execute("SELECT COUNT(*) FROM passages")
     width = 0 if self._embedder is None else self._embedder.recipe.width
     self._manifest = write_snapshot(
-      self._folder, self._manifest, self._rows(), width=width
+      self._folder, self._manifest, self._rows(), shape=(count, width)
     )
 
   def _rows(self) -> Iterator[tuple[Passage, bytes]]:
@@ -196,33 +153,3 @@ class _Transaction:
         f"{self._folder / STORE} could not be written ({failed}); what was"
         " written before is kept."
       ) from failed
-
-
-def _claim(folder: pathlib.Path) -> IO[str]:
-  """Keeps a second writer out until the handle is closed.
-
-  Raises:
-    IndexInUse: there is one.
-    RetrievalError: the folder cannot be made.
-  """
-  try:
-    folder.mkdir(parents=True, exist_ok=True)
-    handle = open(folder / LOCK, "a+", encoding="utf-8")
-  except OSError as error:
-    raise RetrievalError(
-      f"{folder} cannot be an index: {error.strerror}."
-    ) from error
-  try:
-    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-  except BlockingIOError as error:
-    handle.seek(0)
-    owner = handle.read().strip() or "unknown"
-    handle.close()
-    raise IndexInUse(
-      f"{folder} is being written by process {owner}; wait for it to end, or"
-      " build into another folder."
-    ) from error
-  handle.truncate(0)
-  handle.write(str(os.getpid()))
-  handle.flush()
-  return handle

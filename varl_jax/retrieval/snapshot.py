@@ -17,7 +17,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import IO, Any, Final
 
 import numpy as np
@@ -39,6 +39,7 @@ class Manifest:
   Attributes:
     engine: what holds passages and vectors, `local` or `milvus`.
     uri: of a Milvus server, "" for a file in the index's folder.
+    collection: name of the index there.
     snapshot: name of the newest snapshot's folder, "" before the first.
     encoder: the encoder's recipe, None without one.
     lexicon: name and digest of the word table.
@@ -49,6 +50,7 @@ class Manifest:
 
   engine: str = LOCAL
   uri: str = ""
+  collection: str = ""
   snapshot: str = ""
   encoder: Mapping[str, Any] | None = None
   lexicon: tuple[str, str] = ("", "")
@@ -100,7 +102,8 @@ def write_snapshot(
   manifest: Manifest,
   rows: Iterable[tuple[Passage, bytes]],
   *,
-  width: int,
+  shape: tuple[int, int],
+  line: Callable[[Passage], bytes] | None = None,
 ) -> Manifest:
   """Writes the passages with their vectors and makes them the newest state.
 
@@ -109,39 +112,44 @@ def write_snapshot(
     manifest: the one in force; its counts and snapshot are replaced.
     rows: passages in the index's order; each vector as float32 bytes, b""
       without an encoder.
-    width: of the vectors, 0 without an encoder.
+    shape: of all vectors, of width 0 where none are kept.
+    line: what is kept of a passage, ended by a line feed; all of it if None.
   """
   number = int(manifest.snapshot.removeprefix("gen-") or 0) + 1
-  name = f"gen-{number:06d}"
-  target = folder / name
+  target = folder / f"gen-{number:06d}"
   shutil.rmtree(target, ignore_errors=True)  # of a writer that died in it
   (target / "lexical").mkdir(parents=True)
+  vectors = None
+  if shape[1] and shape[0]:
+    vectors = np.lib.format.open_memmap(
+      target / "vectors.npy", "w+", np.float32, shape
+    )
+  elif shape[1]:
+    _save(target / "vectors.npy", np.zeros(shape, np.float32))
   sources: dict[str, int] = {}
-  counts: dict[str, int] = {}
-  kinds: list[int] = []
-  offsets = [0]
-  vectors = bytearray()
-  keys = []
+  kinds, offsets, keys = [], [0], []
   with (target / "passages.jsonl").open("wb") as stream:
-    for passage, vector in rows:
+    for place, (passage, vector) in enumerate(rows):
       kinds.append(sources.setdefault(passage.source, len(sources)))
-      counts[passage.source] = counts.get(passage.source, 0) + 1
-      offsets.append(offsets[-1] + stream.write(encode(passage)))
+      offsets.append(offsets[-1] + stream.write((line or encode)(passage)))
       keys.append(keys_of(passage))
-      vectors += vector
+      if vectors is not None:
+        vectors[place] = np.frombuffer(vector, np.float32)
     sync(stream)
+  if vectors is not None:
+    vectors.flush()
   _save(target / "offsets.npy", np.asarray(offsets, np.int64))
   _save(target / "sources.npy", np.asarray(kinds, np.int16))
-  if width:
-    whole = np.frombuffer(vectors, np.float32).reshape(-1, width)
-    _save(target / "vectors.npy", whole)
   LexicalIndex.build(keys).save(target / "lexical")
   for file in (target / "lexical").iterdir():
     with file.open("rb") as stream:
       os.fsync(stream.fileno())
   _sync_folder(target)
   new = dataclasses.replace(
-    manifest, snapshot=name, sources=tuple(sources), counts=counts
+    manifest,
+    snapshot=target.name,
+    sources=tuple(sources),
+    counts={name: kinds.count(i) for name, i in sources.items()},
   )
   write_manifest(folder, new)
   for old in sorted(folder.glob("gen-*"))[:-_KEPT]:

@@ -56,7 +56,7 @@ def stem(word: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _stemmer():  # noqa: ANN202
+def _stemmer():
   try:
     import snowballstemmer
   except ModuleNotFoundError as error:

@@ -3,7 +3,7 @@
 import pathlib
 import re
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from varl_jax.retrieval.corpora.files import CorpusError, open_bytes
 from varl_jax.retrieval.corpora.markup import tidy
@@ -106,7 +106,7 @@ def _pdf(file: pathlib.Path) -> Iterator[Piece]:
       reader = pypdf.PdfReader(stream)
       if reader.is_encrypted and not reader.decrypt(""):
         raise CorpusError(f"{file} is encrypted; decrypt it first.")
-      title = tidy((reader.metadata and reader.metadata.title) or file.stem)
+      title = _pdf_title(reader.metadata) or file.stem
       for number, page in enumerate(reader.pages, 1):
         lines = _unbroken(page.extract_text())
         for part, text in enumerate(cut(lines, short=MOST)):
@@ -124,6 +124,11 @@ def _pdf(file: pathlib.Path) -> Iterator[Piece]:
     raise CorpusError(
       f"{file} holds no text, only pictures of it; run it through OCR first."
     )
+
+
+def _pdf_title(metadata: Any) -> str:
+  """As its author set it, which few do."""
+  return tidy(str(metadata.title or "")) if metadata is not None else ""
 
 
 def _unbroken(text: str) -> list[str]:

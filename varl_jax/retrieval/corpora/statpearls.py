@@ -112,7 +112,7 @@ def _lines(part: ET.Element) -> list[str]:
   """Lines of text in a paragraph, list, table or box."""
   name = local(part)
   if name == "p":
-    inner = [e for e in part.iter() if local(e) in ("list", "table-wrap")]
+    inner = [*_nearest(part, "list"), *_nearest(part, "table-wrap")]
     if not inner:
       return [text] if (text := _text(part)) else []
     head = _text(part, without=("list", "table-wrap"))
@@ -134,10 +134,18 @@ def _items(listed: ET.Element, indent: str) -> list[str]:
   for item in children(listed, "list-item"):
     text = _text(item, without=("list",))
     made += [f"{indent}- {text}"] if text else []
-    for inner in item.iter():
-      if local(inner) == "list" and inner in [*item, *sum(map(list, item), [])]:
-        made += _items(inner, f"{indent}  ")
+    for inner in _nearest(item, "list"):
+      made += _items(inner, f"{indent}  ")
   return made
+
+
+def _nearest(element: ET.Element, name: str) -> Iterator[ET.Element]:
+  """Elements of a name inside another, none inside one of these."""
+  for inner in element:
+    if local(inner) == name:
+      yield inner
+    else:
+      yield from _nearest(inner, name)
 
 
 def _table(part: ET.Element) -> list[str]:
