@@ -15,6 +15,10 @@ _BEFORE_POINT: Final = re.compile(r"\s+([,.;:!?)\]])")
 _BLOCKS: Final = frozenset(
   "p div li ul ol h1 h2 h3 h4 h5 h6 br tr table section blockquote".split()
 )
+# Elements of other formats that do not run on into the words beside them.
+_APART: Final = frozenset(
+  "br break caption p paragraph item list list-item td th title".split()
+)
 # Elements whose content is no text.
 _UNREAD: Final = frozenset(("script", "style"))
 
@@ -67,9 +71,10 @@ def _gather(
   for inner in element:
     name = local(inner)
     if name and name not in without:
-      if name in ("br", "break"):
-        pieces.append(" ")
+      gap = " " if name in _APART else ""
+      pieces.append(gap)
       _gather(inner, without, pieces)
+      pieces.append(gap)
     pieces.append(inner.tail or "")
 
 
