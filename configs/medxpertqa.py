@@ -9,6 +9,8 @@ are GPT-5.5-Chat, or any OpenAI-compatible server. The
 benchmark's score has no length term. Tasks have one right answer and still
 several weighted criteria: they ask for the decision and what justifies it.
 
+Tasks are written from reference passages, of the same index as those of
+`configs/healthbench_professional.py` (`--config.retrieval.index=''` for none).
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
@@ -52,6 +54,7 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
       clip_ratio=0.2,
     ),
     reward=dict(length_adjusted=False),
+    retrieval=dict(index="indexes/clinical"),
     judge=dict(votes=3, concurrency=256),
     endpoints=dict(
       roles=dict(model="gpt-5.5-chat", api_key_env="OPENAI_API_KEY"),

@@ -3,6 +3,7 @@
 endpoints -> chat models (journal) -> roles --+
 domain -> checks (process pool) --------------+-> service -> HostedService
 service.store_env -> store -------------------+
+retrieval.index -> passages ------------------+
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from varl_jax.methods import METHODS
 from varl_jax.roles.bundle import make_roles
 from varl_jax.run_folder import RunError, check_claim, claim, run_id
 from varl_jax.service import http_process
+from varl_jax.service.grounding import open_passages
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_server import Door, make_app
 from varl_jax.service.store import Store
@@ -41,7 +43,7 @@ def make_service(
     notices: told when a model's server is away, and when it is back.
 
   Raises:
-    ConfigError: no such method, or no model for the roles.
+    ConfigError: no such method, no model for the roles, or no such index.
     PromptError: the domain's prompts cannot be loaded.
     StoreError: the store is in use or damaged.
     JournalError: the journal of calls is.
@@ -67,6 +69,9 @@ def make_service(
       registry=domain.registry,
     )
     stack.callback(roles.close)
+    passages = open_passages(config.retrieval)
+    if passages is not None:
+      stack.callback(passages.close)
     service = METHODS[config.method.name](
       described,
       roles=roles,
@@ -74,6 +79,7 @@ def make_service(
       checks=domain.checks,
       verifiers=domain.verifiers,
       reference=domain.reference,
+      passages=passages,
     )
     return HostedService(
       service,

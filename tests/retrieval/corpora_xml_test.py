@@ -214,7 +214,8 @@ PUBMED = """<?xml version="1.0" encoding="utf-8"?>
 <PubmedArticleSet>
 <PubmedArticle><MedlineCitation><PMID Version="1">11</PMID><Article>
  <Journal><JournalIssue><PubDate>
-  <MedlineDate>1979 Jan-Feb</MedlineDate></PubDate></JournalIssue><Title>J Knee</Title></Journal>
+  <MedlineDate>1979 Jan-Feb</MedlineDate></PubDate></JournalIssue>
+  <Title>J Knee</Title></Journal>
  <ArticleTitle>Effect of H<sub>2</sub>O on <i>sore</i> knees.</ArticleTitle>
  <Abstract>
   <AbstractText Label="UNLABELLED">First line

@@ -54,6 +54,7 @@ class Workshop:
       description=self.config.description,
       seed=self.config.seed,
       source=self.passages,
+      verify_key=self.config.retrieval.verify_answer_key,
     )
 
   def admitter(self) -> Admitter:

@@ -51,7 +51,7 @@ class LexicalIndex:
     vocabulary: dict[str, int] = {}
     ids: list[list[int]] = []
     for some in keys:
-      for key in some:
+      for key in some or ("",):
         ids.append(
           [vocabulary.setdefault(w, len(vocabulary)) for w in words(key)]
         )

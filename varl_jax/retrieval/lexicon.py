@@ -1,8 +1,9 @@
 """Word tables: what people say, beside the terms a reference uses.
 
 A query is read as a list of concepts. Each is one word, or the longest run of
-words that the table knows; it is searched as said and in every term the table
-gives for it, and the best of these counts (`lexical`).
+words that the table knows, in any order ("high calcium", "calcium is high"). It
+is searched as said and in every term the table gives for it, and the best of
+these counts (`lexical`).
 """
 
 import dataclasses
@@ -26,8 +27,8 @@ class Lexicon:
 
   Attributes:
     name: of its file; "" for the empty table.
-    terms: what is said, as stems, to the terms searched beside it.
-    ignored: phrases that say nothing.
+    terms: what is said, as sorted stems, to the terms searched beside it.
+    ignored: phrases that say nothing, likewise.
     longest: stems in the longest phrase.
     digest: hash of the file, kept with an index made with it.
   """
@@ -48,16 +49,20 @@ class Lexicon:
     while start < len(said):
       phrase = self._longest_at(said, start)
       start += len(phrase)
-      if phrase not in self.ignored:
-        made.append((phrase, *self.terms.get(phrase, ())))
+      if _key(phrase) not in self.ignored:
+        made.append((phrase, *self.terms.get(_key(phrase), ())))
     return made
 
   def _longest_at(self, said: list[str], start: int) -> Phrase:
     for length in range(min(self.longest, len(said) - start), 1, -1):
       phrase = tuple(said[start : start + length])
-      if phrase in self.terms or phrase in self.ignored:
+      if _key(phrase) in self.terms or _key(phrase) in self.ignored:
         return phrase
     return (said[start],)
+
+
+def _key(phrase: Phrase) -> Phrase:
+  return tuple(sorted(phrase))
 
 
 EMPTY: Final = Lexicon()
@@ -91,16 +96,15 @@ def load_lexicon(name: str) -> Lexicon:
         f"{path}:{number} is no line `what is said = a term; another`."
       )
     if left.strip() == _IGNORE:
-      ignored |= {p for part in right.split(",") if (p := tuple(words(part)))}
+      ignored |= {_key(tuple(words(part))) for part in right.split(",")} - {()}
       continue
     given = [tuple(words(term)) for term in right.split(";")]
     for said in left.split(","):
-      phrase = tuple(words(said))
+      phrase = _key(tuple(words(said)))
       if phrase:
         known = (*terms.get(phrase, ()), *given)
-        terms[phrase] = tuple(
-          dict.fromkeys(t for t in known if t and t != phrase)
-        )
+        fresh = [t for t in known if t and _key(t) != phrase]
+        terms[phrase] = tuple(dict.fromkeys(fresh))
   return Lexicon(
     name=name,
     terms=terms,

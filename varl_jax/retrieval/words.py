@@ -1,8 +1,9 @@
 """Texts as the words that lexical search compares.
 
 A word is lower-cased, freed of accents and cut to its stem. Codes such as
-E11.621 stay whole, Roman numbers after "type" or "stage" become digits, and
-scripts without blanks between words are taken character by character.
+E11.621 stay whole, Roman numbers after "type" or "stage" become digits, "isn't"
+is "not", and scripts without blanks between words are taken character by
+character.
 """
 
 import functools
@@ -20,7 +21,9 @@ _UNSPACED: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\u0e00-\u0eff"
 _WORD: Final = re.compile(
   rf"[a-z]\d[a-z0-9](?:\.[a-z0-9]{{1,4}})?(?![\w])|[{_UNSPACED}]|[^\W_{_UNSPACED}]+"
 )
-_APOSTROPHE: Final = re.compile(r"['’ʼ](?=s\b)|['’ʼ](?=t\b)")
+_POSSESSIVE: Final = re.compile(r"['’ʼ]s?\b")
+_CANNOT: Final = re.compile(r"\bcan(?:['’ʼ]?t| not)\b")
+_NEGATED: Final = re.compile(r"\b(?:\w+n['’ʼ]t)\b")
 _ROMAN: Final = re.compile(
   r"\b(type|stage|grade|class|phase|degree)\s+(i{1,3}|iv|v)\b"
 )
@@ -28,7 +31,7 @@ _DIGITS: Final = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}
 STOP_WORDS: Final = frozenset(
   "a an and are as at be but by can do does for he her him his i in is it its"
   " my of on or our she so than that the their them there they this to was"
-  " we were which who will with would you your over into after".split()
+  " we were which who will with would you your over into after too".split()
 )
 
 
@@ -40,7 +43,9 @@ def words(text: str) -> list[str]:
 def _split(text: str) -> list[str]:
   plain = unicodedata.normalize("NFKD", text).casefold()
   plain = "".join(c for c in plain if not unicodedata.combining(c))
-  plain = _APOSTROPHE.sub("", unicodedata.normalize("NFC", plain))
+  plain = unicodedata.normalize("NFC", plain)
+  plain = _NEGATED.sub("not", _CANNOT.sub("cannot", plain))
+  plain = _POSSESSIVE.sub("", plain)
   plain = _ROMAN.sub(lambda m: f"{m[1]} {_DIGITS[m[2]]}", plain)
   return [w for w in _WORD.findall(plain) if len(w) <= _LONGEST]
 

@@ -236,6 +236,8 @@ class Supply:
         admission = await self._admitter.admit(task)
         task, record = admission.task, admission_record(admission)
         failpoint("supply/admitted")
+      if task is not None:
+        task = await self._writer.checked(task, written.found)
     payload = written_payload(
       order.task_id,
       task=None if task is None else to_json(task),
