@@ -24,6 +24,7 @@ from varl_jax.retrieval.words import STOP_WORDS, words
     ("isn't he won't", ["not", "not"]),
     ("急性 喉痛", ["急", "性", "喉", "痛"]),
     ("Straße ﬁt", ["strass", "fit"]),
+    ("hepatitis A, a virus", ["hepat", "lettera", "virus"]),
     ("the of and", []),
     ("", []),
     ("x" * 65, []),

@@ -15,12 +15,13 @@ import numpy as np
 
 from varl_jax.retrieval.lexicon import Lexicon
 from varl_jax.retrieval.passage import Passage, RetrievalError
-from varl_jax.retrieval.words import words
+from varl_jax.retrieval.words import NO, document_words
 
 K1: Final = 1.2
 B: Final = 0.75
-# Terms of the table, against the words as said.
-TERM_WEIGHT: Final = 1.0
+# Of the first key on top of the best one: of passages that share a name, the
+# one whose full title says least beside it comes first.
+TIE_WEIGHT: Final = 0.01
 _STARTS: Final = "starts.npy"
 _PARAMS: Final = "params.index.json"
 
@@ -53,7 +54,10 @@ class LexicalIndex:
     for some in keys:
       for key in some or ("",):
         ids.append(
-          [vocabulary.setdefault(w, len(vocabulary)) for w in words(key)]
+          [
+            vocabulary.setdefault(w, len(vocabulary))
+            for w in document_words(key)
+          ]
         )
       starts.append(len(ids))
     model = None
@@ -87,21 +91,24 @@ class LexicalIndex:
     total = np.zeros(int(self._starts[-1]), np.float32)
     for concept in lexicon.concepts(query):
       best: np.ndarray | None = None
-      for rank, phrase in enumerate(concept):
+      for phrase in concept:
         found = self._phrase(phrase)
-        if found is None:
-          continue
-        found = found * TERM_WEIGHT if rank else found
-        best = found if best is None else np.maximum(best, found)
+        if found is not None:
+          best = found if best is None else np.maximum(best, found)
       if best is not None:
         total += best
-    return np.maximum.reduceat(total, self._starts[:-1])
+    first = total[self._starts[:-1]]
+    return np.maximum.reduceat(total, self._starts[:-1]) + TIE_WEIGHT * first
 
   def _phrase(self, phrase: tuple[str, ...]) -> np.ndarray | None:
-    ids = [
-      i for w in phrase if (i := self._model.vocab_dict.get(w)) is not None
-    ]
+    ids = [i for word in phrase if (i := self._id(word)) is not None]
     return self._model.get_scores_from_ids(ids) if ids else None
+
+  def _id(self, word: str) -> int | None:
+    """Of a word; of the plain one where no passage negates it."""
+    known = self._model.vocab_dict
+    found = known.get(word)
+    return known.get(word.removeprefix(NO)) if found is None else found
 
 
 def _bm25s() -> Any:

@@ -8,6 +8,7 @@ of its inclusion terms, never by what it excludes.
 
 import dataclasses
 import pathlib
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Final
@@ -19,6 +20,7 @@ from varl_jax.retrieval.corpora.markup import (
   events,
   local,
   text_of,
+  tidy,
 )
 from varl_jax.retrieval.corpora.piece import Piece
 
@@ -35,6 +37,20 @@ NOTES: Final = {
   "notes": "Note",
 }
 _ALSO: Final = ("inclusionTerm", "includes")
+# What goes without saying, in the order it is taken out.
+_SILENT: Final = tuple(
+  re.compile(pattern, re.I)
+  for pattern in (
+    r"\([^()]*\)|\[[^\[\]]*\]",
+    r",? ?\b(?:NOS|NEC|not elsewhere classified|so stated)\b",
+    r",? not specified as [^,]*",
+    r"\bwithout foreign body\b",
+    r",? ?\bwithout (?:(?!\bwith\b)[^,])*",
+    r",? (?:part|type) unspecified\b",
+    r", unspecified(?: \w+)?(?=,|$)",
+    r"\bunspecified\b",
+  )
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +121,22 @@ def _codes(element: ET.Element, above: _Above) -> Iterator[Piece]:
 
 
 def _keys(code: str, description: str, also: list[str]) -> tuple[str, ...]:
-  return tuple(dict.fromkeys([description, *also, code]))
+  names = [description, *also]
+  return tuple(
+    dict.fromkeys([*names, *filter(None, map(plainly, names)), code])
+  )
+
+
+def plainly(name: str) -> str:
+  """A name without what the list only says to be complete.
+
+  Words in round brackets may be there or not, by the list's own convention, and
+  what is "unspecified" or "without" something is the code for those who do not
+  mention it. So a query that says no more finds the default code.
+  """
+  for pattern in _SILENT:
+    name = pattern.sub(" ", name)
+  return tidy(name).strip(" ,;")
 
 
 def _facts(element: ET.Element, above: _Above, *, leaf: bool) -> list[str]:
