@@ -43,7 +43,7 @@ _SILENT: Final = tuple(
   for pattern in (
     r"\([^()]*\)|\[[^\[\]]*\]",
     r",? ?\b(?:NOS|NEC|not elsewhere classified|so stated)\b",
-    r",? not specified as [^,]*",
+    r",? (?:site )?not specified(?: as [^,]*)?",
     r"\bwithout foreign body\b",
     r",? ?\bwithout (?:(?!\bwith\b)[^,])*",
     r",? (?:part|type) unspecified\b",
