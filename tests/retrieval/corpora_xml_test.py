@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from varl_jax.retrieval.corpora import SOURCES
+from varl_jax.retrieval.corpora import SOURCES, icd10cm
 from varl_jax.retrieval.corpora.files import CorpusError
 
 
@@ -61,7 +61,12 @@ def test_icd10cm_gives_every_code_with_where_it_stands(tmp_path):
   ]
   top, right, fall, left, rest = found
   assert top.title == "Q00 Sore & swollen knee"
-  assert top.keys == ("Sore & swollen knee", "knee ache NOS", "Q00")
+  assert top.keys == (
+    "Sore & swollen knee",
+    "knee ache NOS",
+    "knee ache",
+    "Q00",
+  )
   assert "Not coded here: sore elbow (Q20.-)" in top.text
   assert "Seventh" not in top.text  # only what is coded to the end takes one
   assert right.keys[1] == "Maid's knee"
@@ -377,3 +382,20 @@ def test_entities_do_not_reach_outside_the_file(tmp_path):
   except CorpusError:
     return
   assert "secret" not in found[0].text
+
+
+@pytest.mark.parametrize(
+  ("name", "plain"),
+  [
+    ("Sore knee, unspecified knee", "Sore knee"),
+    ("Fracture of unspecified part of knee", "Fracture of part of knee"),
+    ("Hernia, without gangrene, not specified as recurrent", "Hernia"),
+    ("Hernia with gangrene, without obstruction", "Hernia with gangrene"),
+    ("Cut without foreign body of left knee", "Cut of left knee"),
+    ("Knee ache (acute) (simple) NOS", "Knee ache"),
+    ("Infection, site not specified", "Infection"),
+    ("Sore knee", "Sore knee"),
+  ],
+)
+def test_names_of_codes_are_said_plainly(name, plain):
+  assert icd10cm.plainly(name) == plain

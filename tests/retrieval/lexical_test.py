@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from varl_jax.retrieval.fusion import best, fuse
-from varl_jax.retrieval.lexical import K1, B, LexicalIndex
+from varl_jax.retrieval.lexical import K1, TIE_WEIGHT, B, LexicalIndex
 from varl_jax.retrieval.lexicon import EMPTY, load_lexicon
 from varl_jax.retrieval.passage import RetrievalError
-from varl_jax.retrieval.words import STOP_WORDS, words
+from varl_jax.retrieval.words import STOP_WORDS, document_words, words
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,10 @@ from varl_jax.retrieval.words import STOP_WORDS, words
     ("type II, stage iv", ["type", "2", "stage", "4"]),
     ("see E11.621 and T40.1X1", ["see", "e11.621", "t40.1x1"]),
     ("Crohn’s can't", ["crohn", "cannot"]),
-    ("isn't he won't", ["not", "not"]),
+    ("isn't well", ["no:well"]),
+    ("without loss of appetite", ["no:loss", "appetit"]),
+    ("no fever or chills, cough", ["no:fever", "no:chill", "cough"]),
+    ("not from pollen, no", ["from", "pollen"]),
     ("急性 喉痛", ["急", "性", "喉", "痛"]),
     ("Straße ﬁt", ["strass", "fit"]),
     ("hepatitis A, a virus", ["hepat", "lettera", "virus"]),
@@ -32,6 +35,22 @@ from varl_jax.retrieval.words import STOP_WORDS, words
 )
 def test_texts_become_stems(text, expected):
   assert words(text) == expected
+
+
+def test_negated_words_of_documents_are_found_both_ways():
+  assert document_words("stone without obstruction") == [
+    "stone",
+    "obstruct",
+    "no:obstruct",
+  ]
+  texts = ("stone with obstruction", "stone without obstruction", "stone")
+  index = LexicalIndex.build([(text,) for text in texts])
+  blocked = index.scores("obstruction", EMPTY)
+  assert blocked[0] > blocked[1] > blocked[2] == 0
+  free = index.scores("no obstruction", EMPTY)
+  assert free[1] > free[0] == 0
+  # Where no passage negates a word, the plain one is better than none.
+  assert index.scores("no stone", EMPTY).min() > 0
 
 
 def test_stop_words_never_reach_the_index():
@@ -109,7 +128,8 @@ CORPUS = (
 def test_scores_are_bm25_over_the_whole_index():
   index = LexicalIndex.build([(text,) for text in CORPUS])
   found = index.scores("gout toe", EMPTY)
-  assert found == pytest.approx(by_hand(CORPUS, "gout toe"), rel=1e-5)
+  expected = np.array(by_hand(CORPUS, "gout toe")) * (1 + TIE_WEIGHT)
+  assert found == pytest.approx(expected, rel=1e-5)
   assert len(index) == 5 and found[2] == 0
 
 
@@ -119,13 +139,15 @@ def test_a_passage_counts_by_its_best_key_and_a_concept_by_its_best_term(
   grouped = LexicalIndex.build([CORPUS[:2], CORPUS[2:4], CORPUS[4:]])
   one = by_hand(CORPUS, "gout toe")
   found = grouped.scores("gout toe", EMPTY)
-  expected = [max(one[:2]), max(one[2:4]), one[4]]
+  first = TIE_WEIGHT * np.array([one[0], one[2], one[4]])
+  expected = np.add(first, [max(one[:2]), max(one[2:4]), one[4]])
   assert found == pytest.approx(expected, rel=1e-5)
   lexicon = table(tmp_path, "podagra = gout ; toe\n")
   plain = [by_hand(CORPUS, w) for w in ("gout", "toe")]
   keys = np.maximum(*map(np.array, plain))
   found = grouped.scores("podagra", lexicon)
-  expected = [keys[:2].max(), keys[2:4].max(), keys[4]]
+  first = TIE_WEIGHT * keys[[0, 2, 4]]
+  expected = np.add(first, [keys[:2].max(), keys[2:4].max(), keys[4]])
   assert found == pytest.approx(expected, rel=1e-5)
 
 

@@ -75,18 +75,21 @@ def _read(text: str) -> Iterator[tuple[str, bool]]:
   for token in _split(text):
     if token in _NEGATORS:
       left = _SCOPE
-    elif not token[0].isalnum() or token in _SCOPE_ENDS:
+      continue
+    if token in _SCOPE_ENDS or not token[0].isalnum():
       left = 0
-    if token[0].isalnum() and token not in STOP_WORDS | _NEGATORS:
+    if token not in STOP_WORDS and token[0].isalnum():
       yield stem(token), left > 0
       left -= 1
 
 
 def _split(text: str) -> list[str]:
   """Words and, one by one, the signs between them."""
-  plain = unicodedata.normalize("NFKD", text).casefold()
-  plain = "".join(c for c in plain if not unicodedata.combining(c))
-  plain = unicodedata.normalize("NFC", plain)
+  plain = text.casefold()
+  if not text.isascii():
+    plain = unicodedata.normalize("NFKD", text).casefold()
+    plain = "".join(c for c in plain if not unicodedata.combining(c))
+    plain = unicodedata.normalize("NFC", plain)
   plain = _NEGATED.sub("not", _CANNOT.sub("cannot", plain))
   plain = _POSSESSIVE.sub("", plain)
   plain = _ROMAN.sub(lambda m: f"{m[1]} {_DIGITS[m[2]]}", plain)
