@@ -15,7 +15,11 @@ from varl_jax.retrieval.opening import open_writer
 from varl_jax.retrieval.passage import Passage as Found
 from varl_jax.retrieval.passage import RetrievalError
 from varl_jax.rubrics.checks import CheckRegistry
-from varl_jax.service.answer_key import check_key, with_flags
+from varl_jax.service.answer_key import (
+  check_key,
+  nearest_passages,
+  with_flags,
+)
 from varl_jax.service.grounding import CUT, IndexPassages, open_passages
 from varl_jax.service.passages import Passage, PassageError
 from varl_jax.service.store import Store
@@ -55,6 +59,17 @@ def test_a_value_of_the_task_or_computed_is_supported():
   assert dose.computed == "20 kg x 15 mg/kg = 300 mg"
   per, kilos, total = found("Gives 15 mg/kg x 20 kg = 300 mg.")
   assert per.passage and kilos.in_task and total.computed
+
+
+def test_a_criterion_is_traced_to_the_likest_passage():
+  rubric = task(
+    "Warns that a fever above 38.0 needs care.",
+    "Gives paracetamol by weight.",
+    "Sends nobody home.",
+  ).rubric
+  names = nearest_passages(rubric, [PAGE, OTHER])
+  assert names == ("icd10cm:R50", "dailymed:1", "")
+  assert nearest_passages(rubric, ()) == ("", "", "")
 
 
 def test_what_nothing_supports_is_flagged():
@@ -125,6 +140,7 @@ def test_a_run_flags_keys_only_where_it_is_asked_to(tmp_path, verify):
 @pytest.fixture
 def index(tmp_path):
   """The folder of an index with a seed source and one that is none."""
+  sizes = {"icd10cm": 60, "medlineplus": 2, "pubmedqa": 3, "pubmed": 3}
   with contextlib.closing(open_writer(tmp_path / "index")) as writer:
     writer.put(
       [
@@ -134,8 +150,8 @@ def index(tmp_path):
           title=f"Fever {number}",
           text="fever " * 100,
         )
-        for source in ("icd10cm", "pubmedqa", "pubmed")
-        for number in range(3)
+        for source, count in sizes.items()
+        for number in range(count)
       ]
     )
     writer.publish()
@@ -143,14 +159,18 @@ def index(tmp_path):
 
 
 def test_seeds_and_grounding_come_from_their_collections(index):
-  settings = RetrievalConfig(index=str(index), passages=9, max_chars=50)
+  settings = RetrievalConfig(index=str(index), passages=70, max_chars=50)
   source = open_passages(settings)
   assert source is not None
   with contextlib.closing(source):
-    seeds = [source.seed_passage(random.Random(i)) for i in range(20)]
-    assert {seed.name.split(":")[0] for seed in seeds} == {"icd10cm"}
+    seeds = [source.seed_passage(random.Random(i)) for i in range(60)]
+    drawn = [seed.name.split(":")[0] for seed in seeds]
+    assert set(drawn) == {"icd10cm", "medlineplus"}
+    assert 20 <= drawn.count("medlineplus") <= 40
     hits = asyncio.run(source.passages("a fever"))
-  assert {hit.name.split(":")[0] for hit in hits} == {"icd10cm", "pubmedqa"}
+  found = {hit.name.split(":")[0] for hit in hits}
+  assert len(hits) == 65
+  assert found == {"icd10cm", "medlineplus", "pubmedqa"}
   assert all(h.text.endswith(f"fever{CUT}") and len(h.text) < 60 for h in hits)
   assert hits[0].title.startswith("Fever")
 
@@ -182,6 +202,9 @@ class Broken:
 
   def draw(self, rng, *, sources=None):
     raise RetrievalError("The disk is gone.")
+
+  def counts(self):
+    return {"icd10cm": 1}
 
 
 def test_a_failed_search_is_a_passage_error():

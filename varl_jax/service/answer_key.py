@@ -13,6 +13,9 @@ The paper's arms run without it (`retrieval.verify_answer_key`).
 import dataclasses
 from collections.abc import Sequence
 
+from varl_jax.retrieval.fusion import best
+from varl_jax.retrieval.lexical import LexicalIndex
+from varl_jax.retrieval.lexicon import EMPTY
 from varl_jax.rubrics.quantities import (
   Quantity,
   derivation,
@@ -76,6 +79,22 @@ def _finding(
     return Finding(criterion=index, value=value.text, in_task=True)
   computed = equation_for(value, text) or derivation(value, asked, known)
   return Finding(criterion=index, value=value.text, computed=computed)
+
+
+def nearest_passages(
+  rubric: Rubric, passages: Sequence[Passage]
+) -> tuple[str, ...]:
+  """For each criterion the name of the passage it is likest to, "" for none.
+
+  What a criterion was written from is not recorded by the generator; of the
+  passages a task names, this is the one to read first.
+  """
+  index = LexicalIndex.build([(f"{p.title}\n{p.text}",) for p in passages])
+  names = []
+  for criterion in rubric.criteria:
+    found = best(index.scores(criterion.text, EMPTY), 1, above=0.0)
+    names.append(passages[found[0]].name if len(found) else "")
+  return tuple(names)
 
 
 def with_flags(task: Task, passages: Sequence[Passage]) -> Task:

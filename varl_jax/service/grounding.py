@@ -1,7 +1,9 @@
 """Reference passages out of an index, for the writing of tasks.
 
-Seeds are drawn evenly from the seed collection; a request is its own query in
-the grounding collection (spec section 1). Both lie in one index.
+A request is its own query in the grounding collection, seeds are drawn from the
+seed collection (spec section 1); both lie in one index. How seeds are drawn is
+reconstructed: first a source, evenly, then one of its passages, because one
+large source would else supply nearly all of them.
 """
 
 import asyncio
@@ -50,8 +52,11 @@ class IndexPassages:
     return [self._passage(hit.passage) for hit in hits]
 
   def seed_passage(self, rng: random.Random) -> Passage:
+    held = sorted(self.index.counts())
+    wanted = [n for n in held if self.seeds is None or n in self.seeds]
+    source = [rng.choice(wanted)] if wanted else self.seeds
     try:
-      return self._passage(self.index.draw(rng, sources=self.seeds))
+      return self._passage(self.index.draw(rng, sources=source))
     except RetrievalError as error:
       raise PassageError(str(error)) from error
 
