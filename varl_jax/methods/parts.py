@@ -54,7 +54,6 @@ class Workshop:
       description=self.config.description,
       seed=self.config.seed,
       source=self.passages,
-      verify_key=self.config.retrieval.verify_answer_key,
     )
 
   def admitter(self) -> Admitter:

@@ -12,7 +12,6 @@ with the task. A request whose passages could not be searched is dropped: a task
 written from memory would pass for one that is grounded.
 """
 
-import asyncio
 import dataclasses
 import random
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.rubrics.shape import RED_TEAM_COUNTS, Shape
 from varl_jax.rubrics.validation import rubric_problems
 from varl_jax.service.admission import check_problems
-from varl_jax.service.answer_key import with_flags
 from varl_jax.service.calls import ServiceFailure, attempt
 from varl_jax.service.passages import (
   Passage,
@@ -108,7 +106,6 @@ class Writer:
     description: of the target benchmark, for the proposer.
     seed: the run's seed.
     source: of passages, None to write without them.
-    verify_key: whether `checked` looks for what supports a task's values.
   """
 
   proposer: Proposer
@@ -118,7 +115,6 @@ class Writer:
   description: str
   seed: int
   source: PassageSource | None = None
-  verify_key: bool = False
 
   @property
   def _per_call(self) -> int:
@@ -243,12 +239,6 @@ class Writer:
       rejected=tuple(rejected),
       problem=problem,
     )
-
-  async def checked(self, task: Task, found: Sequence[Passage]) -> Task:
-    """The task as it will be served, with the flags of its answer key."""
-    if not self.verify_key:
-      return task
-    return await asyncio.to_thread(with_flags, task, found)
 
   def _problems(self, question: str, rubric: Rubric, order: Order) -> list[str]:
     problems = rubric_problems(rubric)
