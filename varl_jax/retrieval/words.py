@@ -33,6 +33,15 @@ _ROMAN: Final = re.compile(
 _LETTER: Final = re.compile(
   r"\b(antigen|factor|group|hep|hepatitis|influenza|type|virus|vitamin) a\b"
 )
+# British spellings, by the American ones that the classification uses.
+_BRITISH: Final = (
+  (re.compile(r"aem(?=i|o|a)"), "em"),
+  (re.compile(r"\boe(?=[ds])"), "e"),
+  (re.compile(r"rrhoe(?=a|i)"), "rrhe"),
+  (re.compile(r"(?<=p)ae(?=di|do)|(?<=n)ae(?=c)|(?<=c)ae(?=sar)"), "e"),
+  (re.compile(r"\bfoet"), "fet"),
+  (re.compile(r"(?<=tum|col|lab)our"), "or"),
+)
 _DIGITS: Final = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}
 STOP_WORDS: Final = frozenset(
   "a an and are as at be but by can do does for he her him his i in is it its"
@@ -90,6 +99,9 @@ def _split(text: str) -> list[str]:
     plain = unicodedata.normalize("NFKD", text).casefold()
     plain = "".join(c for c in plain if not unicodedata.combining(c))
     plain = unicodedata.normalize("NFC", plain)
+  if "ae" in plain or "oe" in plain or "our" in plain:
+    for pattern, american in _BRITISH:
+      plain = pattern.sub(american, plain)
   plain = _NEGATED.sub("not", _CANNOT.sub("cannot", plain))
   plain = _POSSESSIVE.sub("", plain)
   plain = _ROMAN.sub(lambda m: f"{m[1]} {_DIGITS[m[2]]}", plain)

@@ -37,6 +37,8 @@ NOTES: Final = {
   "notes": "Note",
 }
 _ALSO: Final = ("inclusionTerm", "includes")
+# Names that a code hands down.
+_MOST_NAMES: Final = 12
 # What goes without saying, in the order it is taken out.
 _SILENT: Final = tuple(
   re.compile(pattern, re.I)
@@ -55,9 +57,17 @@ _SILENT: Final = tuple(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Above:
-  """What a code inherits: headings, names and seventh characters."""
+  """What a code inherits.
+
+  Attributes:
+    path: headings above it.
+    description: of the code right above it.
+    names: the other names of that code.
+    sevenths: seventh characters.
+  """
 
   path: tuple[str, ...] = ()
+  description: str = ""
   names: tuple[str, ...] = ()
   sevenths: tuple[str, ...] = ()
 
@@ -107,24 +117,47 @@ def _codes(element: ET.Element, above: _Above) -> Iterator[Piece]:
     for group in children(element, name)
     for note in children(group, "note")
   ]
+  names = _names(description, also, above)
   inside = children(element, "diag")
   yield Piece(
     name=code,
     title=title,
     text="\n".join([description, *_facts(element, above, leaf=not inside)]),
     url=f"https://icd10cmtool.cdc.gov/?query={code}",
-    keys=_keys(code, description, also),
+    keys=tuple(
+      dict.fromkeys([*names, *filter(None, map(plainly, names)), code])
+    ),
   )
-  below = dataclasses.replace(above, path=(*above.path, title))
+  below = dataclasses.replace(
+    above,
+    path=(*above.path, title),
+    description=description,
+    names=tuple(names[1 : 1 + _MOST_NAMES]),
+  )
   for inner in inside:
     yield from _codes(inner, below)
 
 
-def _keys(code: str, description: str, also: list[str]) -> tuple[str, ...]:
-  names = [description, *also]
-  return tuple(
-    dict.fromkeys([*names, *filter(None, map(plainly, names)), code])
-  )
+def _names(description: str, also: list[str], above: _Above) -> list[str]:
+  """The description, the inclusion terms, and names by those above.
+
+  Where a code says no more than a detail on top of the code above it ("right
+  ear"), each other name of that code is a name of this one with the detail.
+  """
+  own, upper = _words(description), set(_words(above.description))
+  detail = " ".join(word for word in own if word not in upper)
+  refines = bool(upper) and upper <= set(own)
+  inherited = [f"{name} {detail}" for name in above.names] if refines else []
+  return [description, *also, *inherited]
+
+
+def _words(text: str) -> list[str]:
+  """Words to compare a code with the one above it by."""
+  return [
+    word
+    for word in re.findall(r"[\w'-]+", text)
+    if word.lower() not in ("unspecified", "and", "of", "with", "the", "other")
+  ]
 
 
 def plainly(name: str) -> str:
