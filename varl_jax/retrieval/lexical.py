@@ -15,7 +15,7 @@ import numpy as np
 
 from varl_jax.retrieval.lexicon import Lexicon
 from varl_jax.retrieval.passage import Passage, RetrievalError
-from varl_jax.retrieval.words import NO, document_words
+from varl_jax.retrieval.words import document_words
 
 K1: Final = 1.2
 B: Final = 0.75
@@ -101,14 +101,9 @@ class LexicalIndex:
     return np.maximum.reduceat(total, self._starts[:-1]) + TIE_WEIGHT * first
 
   def _phrase(self, phrase: tuple[str, ...]) -> np.ndarray | None:
-    ids = [i for word in phrase if (i := self._id(word)) is not None]
-    return self._model.get_scores_from_ids(ids) if ids else None
-
-  def _id(self, word: str) -> int | None:
-    """Of a word; of the plain one where no passage negates it."""
     known = self._model.vocab_dict
-    found = known.get(word)
-    return known.get(word.removeprefix(NO)) if found is None else found
+    ids = [known[word] for word in phrase if word in known]
+    return self._model.get_scores_from_ids(ids) if ids else None
 
 
 def _bm25s() -> Any:

@@ -40,6 +40,7 @@ _BRITISH: Final = (
   (re.compile(r"rrhoe(?=a|i)"), "rrhe"),
   (re.compile(r"(?<=p)ae(?=di|do)|(?<=n)ae(?=c)|(?<=c)ae(?=sar)"), "e"),
   (re.compile(r"\bfoet"), "fet"),
+  (re.compile(r"\bprae"), "pre"),
   (re.compile(r"(?<=tum|col|lab)our"), "or"),
 )
 _DIGITS: Final = {"i": "1", "ii": "2", "iii": "3", "iv": "4", "v": "5"}

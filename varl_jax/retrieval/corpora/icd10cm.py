@@ -39,6 +39,7 @@ NOTES: Final = {
 _ALSO: Final = ("inclusionTerm", "includes")
 # Names that a code hands down.
 _MOST_NAMES: Final = 12
+_LAST_ABSENCE: Final = re.compile(r",? ?\bwithout [^,]*$", re.I)
 # What goes without saying, in the order it is taken out.
 _SILENT: Final = tuple(
   re.compile(pattern, re.I)
@@ -124,9 +125,7 @@ def _codes(element: ET.Element, above: _Above) -> Iterator[Piece]:
     title=title,
     text="\n".join([description, *_facts(element, above, leaf=not inside)]),
     url=f"https://icd10cmtool.cdc.gov/?query={code}",
-    keys=tuple(
-      dict.fromkeys([*names, *filter(None, map(plainly, names)), code])
-    ),
+    keys=tuple(dict.fromkeys(filter(None, [*names, *_plain(names), code]))),
   )
   below = dataclasses.replace(
     above,
@@ -157,6 +156,15 @@ def _words(text: str) -> list[str]:
     word
     for word in re.findall(r"[\w'-]+", text)
     if word.lower() not in ("unspecified", "and", "of", "with", "the", "other")
+  ]
+
+
+def _plain(names: list[str]) -> list[str]:
+  """Each name without its last absence, and without all that is silent."""
+  return [
+    short
+    for name in names
+    for short in (_LAST_ABSENCE.sub("", name), plainly(name))
   ]
 
 
