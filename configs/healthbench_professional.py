@@ -13,9 +13,14 @@ Training reads no item of the benchmark, only `prompts/clinical`. After a colon:
 | `no_retrieval` | Qwen3.5-9B | likewise, without passages and search |
 | `generation_only`, `co_evolve` (arms) | Qwen3.5-9B | GPT-5.5-Chat |
 
-Passages and the solver's search belong to retrieval, which this version does
-not have: every variant writes tasks without passages, so for now `no_retrieval`
-differs from `all_self` in its name alone.
+Tasks are written from reference passages, in all variants but `no_retrieval`.
+Their index is built once, a call a source at hand:
+
+    python -m varl_jax.retrieval.build --source=icd10cm --path=tabular.xml \
+        --index=indexes/clinical
+
+It may lie elsewhere (`--config.retrieval.index=FOLDER`). The solver's own
+search is still to come.
 
 `model.path` is a folder with the solver's weights. Roles and judge are any
 OpenAI-compatible servers; the key stands in the environment. A locally served
@@ -42,6 +47,7 @@ VARIANTS = (
   "generation_only",
   "co_evolve",
 )
+INDEX = "indexes/clinical"
 LOCAL = "http://127.0.0.1:8000/v1"
 
 
@@ -63,6 +69,7 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
     length_center=2000,
     length_unit=500,
   )
+  config.retrieval.index = "" if variant == "no_retrieval" else INDEX
   if variant in ("all_self", "no_retrieval"):
     served = dict(model=config.model.path, base_url=LOCAL, api_key_env="")
     config.update(endpoints=dict(roles=served, judge=served))

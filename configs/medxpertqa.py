@@ -9,6 +9,8 @@ are GPT-5.5-Chat, or any OpenAI-compatible server. The
 benchmark's score has no length term. Tasks have one right answer and still
 several weighted criteria: they ask for the decision and what justifies it.
 
+Tasks are written from reference passages, of the same index as those of
+`configs/healthbench_professional.py` (`--config.retrieval.index=''` for none).
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
@@ -31,6 +33,8 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
       f"configs/medxpertqa.py has no variant {variant!r}; choose"
       f" {', '.join(SOLVERS)}."
     )
-  return paper_setting(
+  config = paper_setting(
     name=f"medxpertqa_{variant}", domain="medical_exam", solver=variant
   )
+  config.retrieval.index = "indexes/clinical"
+  return config

@@ -18,6 +18,8 @@ from varl_jax.config import from_config_dict
 from varl_jax.domains import load_domain
 from varl_jax.frozen_models import open_validation_judge
 from varl_jax.plan import make_plan
+from varl_jax.retrieval.opening import open_writer
+from varl_jax.retrieval.passage import Passage
 from varl_jax.service.hosting import Notices
 from varl_jax.types import to_json
 
@@ -30,9 +32,34 @@ FIELD = {
 }
 
 
-def small(name, variant, url, **eval_settings):
-  """The config with its own prompts, arm and reward, and a small batch."""
+@pytest.fixture(scope="module")
+def index(tmp_path_factory):
+  """The folder of an index that any request finds something in."""
+  folder = tmp_path_factory.mktemp("index") / "clinical"
+  with contextlib.closing(open_writer(folder)) as writer:
+    writer.put(
+      [
+        Passage(
+          passage_id=f"icd10cm:{number}",
+          source="icd10cm",
+          title=f"Page {number}",
+          text="A text of words: fox lamp rope tells write of the and about.",
+        )
+        for number in range(20)
+      ]
+    )
+    writer.publish()
+  return str(folder)
+
+
+def small(name, variant, url, index="", **eval_settings):
+  """The config with its own prompts, arm and reward, and a small batch.
+
+  `index` takes the place of the reference passages where there are some.
+  """
   tree = load(name, variant).to_dict()
+  if tree["retrieval"]["index"]:
+    tree["retrieval"]["index"] = index
   for endpoint in tree["endpoints"].values():
     endpoint.update(base_url=url, api_key_env="")
   tree["train"].update(
@@ -76,8 +103,10 @@ def server():
 
 
 @pytest.mark.parametrize(("name", "variant"), ALL)
-def test_a_config_runs_its_loop_over_http(tmp_path, server, name, variant):
-  config = small(name, variant, server.url)
+def test_a_config_runs_its_loop_over_http(
+  tmp_path, server, index, name, variant
+):
+  config = small(name, variant, server.url, index)
   before = len(server.requests)
   hosted = serving.make_service(
     config,
@@ -89,6 +118,8 @@ def test_a_config_runs_its_loop_over_http(tmp_path, server, name, variant):
     for step in range(1, STEPS + 1):
       tasks = service.poll(step, config.train.tasks_per_step)
       assert len(tasks) == config.train.tasks_per_step
+      grounded = [bool(task.passages) for task in tasks]
+      assert grounded == [bool(config.retrieval.index)] * len(tasks)
       groups = [(task, fakes.rollouts(task, step)) for task in tasks]
       graded = service.grade(step, groups)
       assert all(a.score is not None for g in graded for a in g.answers)

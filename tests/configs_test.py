@@ -55,6 +55,7 @@ OWN = {
   "mesh",
   "endpoints",
   "method",
+  "retrieval.index",
   "reward.length_adjusted",
   "judge.concurrency",
   "train.micro_batch",
@@ -141,6 +142,21 @@ def test_the_domain_of_a_variant_is_there(name, variant):
   assert domain.chat is None
   assert domain.description
   assert config.method.name in METHODS
+
+
+def test_medicine_is_grounded_unless_a_variant_leaves_it_out():
+  grounded = {
+    (name, variant)
+    for name, variant in ALL
+    if load(name, variant).retrieval.index
+  }
+  medical = {
+    pair
+    for pair in ALL
+    if pair[0] in ("healthbench_professional", "medxpertqa")
+  }
+  assert grounded == medical - {("healthbench_professional", "no_retrieval")}
+  assert not any(load(*pair).retrieval.verify_answer_key for pair in ALL)
 
 
 def test_arms_differ_in_their_method_alone():

@@ -48,6 +48,7 @@ ARRAY_FRAMEWORKS = {
 # Loaded where they are used, so that the base install need not have them.
 EXTRAS = {
   "aiohttp",
+  "bm25s",
   "fastapi",
   "gguf",
   "httpx",
@@ -57,6 +58,9 @@ EXTRAS = {
   "openai",
   "psycopg",
   "pymilvus",
+  "pypdf",
+  "simple_icd_10_cm",
+  "snowballstemmer",
   "tensorboard",
   "tensorflow",
   "torch",

@@ -79,6 +79,7 @@ def test_extras_are_those_of_the_design(metadata):
     "openai",
     "parity",
     "postgres",
+    "retrieval",
     "server",
     "smollm2",
     "tensorboard",

@@ -25,6 +25,7 @@ MAY_CHANGE: Final = (
   "judge.concurrency",
   "judge.check_workers",
   "judge.canary",
+  "retrieval.encoder",
 )
 
 
@@ -175,6 +176,28 @@ class EndpointsConfig:
 
   roles: EndpointConfig = EndpointConfig()
   judge: EndpointConfig = EndpointConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RetrievalConfig:
+  """Reference passages that tasks are written from (Section 3).
+
+  Attributes:
+    index: folder made by `varl_jax.retrieval.build`; "" writes tasks without.
+    encoder: what the index was built with, in the words of `--encoder`.
+    lexical_only: leave the index's vectors aside.
+    passages: shown to the generator, found for its request.
+    max_chars: of one of them; longer ones are cut visibly.
+    verify_answer_key: flag criteria whose values neither a passage nor the task
+      nor arithmetic supports; the paper's arms do not.
+  """
+
+  index: str = ""
+  encoder: str = ""
+  lexical_only: bool = False
+  passages: int = 5
+  max_chars: int = 2000
+  verify_answer_key: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -348,6 +371,7 @@ class Config:
   reward: RewardConfig = RewardConfig()
   judge: JudgeConfig = JudgeConfig()
   endpoints: EndpointsConfig = EndpointsConfig()
+  retrieval: RetrievalConfig = RetrievalConfig()
   service: ServiceConfig = ServiceConfig()
   pool: PoolConfig = PoolConfig()
   admission: AdmissionConfig = AdmissionConfig()
@@ -376,6 +400,8 @@ class Config:
     for endpoint in tree["endpoints"].values():
       for key in set(endpoint) - set(SHAPES_REPLIES):
         del endpoint[key]
+    # An index may lie elsewhere on another machine.
+    tree["retrieval"]["index"] = bool(tree["retrieval"]["index"])
     return tree
 
   def fingerprint(self) -> str:
@@ -455,6 +481,8 @@ _AT_LEAST_ONE = (
     for name in ("roles", "judge")
     for key in ("max_tokens", "concurrency", "attempts")
   ),
+  "retrieval.passages",
+  "retrieval.max_chars",
   "pool.window",
   "pool.capacity",
   "admission.rounds",

@@ -3,6 +3,7 @@
 endpoints -> chat models (journal) -> roles --+
 domain -> checks (process pool) --------------+-> service -> HostedService
 service.store_env -> store -------------------+
+retrieval.index -> passages ------------------+
 """
 
 import contextlib
@@ -31,6 +32,7 @@ from varl_jax.run_folder import (
   run_id,
 )
 from varl_jax.service import http_process
+from varl_jax.service.grounding import open_passages
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_server import Door, make_app
 from varl_jax.service.store import Store
@@ -52,7 +54,7 @@ def make_service(
     notices: told when a model's server is away, and when it is back.
 
   Raises:
-    ConfigError: no such method, or no model for the roles.
+    ConfigError: no such method, no model for the roles, or no such index.
     PromptError: the domain's prompts cannot be loaded.
     StoreError: the store is in use or damaged.
     JournalError: the journal of calls is.
@@ -78,6 +80,9 @@ def make_service(
       registry=domain.registry,
     )
     stack.callback(roles.close)
+    passages = open_passages(config.retrieval)
+    if passages is not None:
+      stack.callback(passages.close)
     service = METHODS[config.method.name](
       described,
       roles=roles,
@@ -85,6 +90,7 @@ def make_service(
       checks=domain.checks,
       verifiers=domain.verifiers,
       reference=domain.reference,
+      passages=passages,
     )
     return HostedService(
       service,

@@ -65,6 +65,8 @@ class Task:
     cached_honest: the honest answer kept from admission, "" before it.
     patches: repairs accepted so far.
     passages: names of the reference passages it was written from.
+    key_flags: values of the rubric that nothing supports, where that is
+      checked (`service.answer_key`).
   """
 
   task_id: str
@@ -78,6 +80,7 @@ class Task:
   cached_honest: str = ""
   patches: int = 0
   passages: tuple[str, ...] = ()
+  key_flags: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

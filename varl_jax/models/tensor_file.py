@@ -8,7 +8,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import ml_dtypes
@@ -44,8 +44,12 @@ class TensorFile:
     tensors: by name.
   """
 
-  def __init__(self, path: pathlib.Path):
+  def __init__(self, path: pathlib.Path, *, ignore: Collection[str] = ()):
     """Reads the header.
+
+    Args:
+      path: of the file.
+      ignore: names of tensors that are left out, of whatever type.
 
     Raises:
       ModelError: missing, damaged, truncated, or of an unsupported type.
@@ -67,6 +71,7 @@ class TensorFile:
       self.tensors = {
         name: self._tensor(name, entry, 8 + length)
         for name, entry in entries.items()
+        if name not in ignore
       }
       end = max((e["data_offsets"][1] for e in entries.values()), default=0)
     except (ValueError, KeyError, TypeError, AttributeError) as error:

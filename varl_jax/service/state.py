@@ -44,6 +44,7 @@ class StepLog:
   Attributes:
     admissions: records of `admission.admission_record`.
     written: tasks that became valid.
+    flagged: of these, those with values that nothing supports.
     dropped: problems of requests that were given up.
     rejected: a word for each reply that was no valid task.
     rewritten: criteria texts before and after each adopted rewrite.
@@ -53,6 +54,7 @@ class StepLog:
 
   admissions: list[dict[str, Any]] = dataclasses.field(default_factory=list)
   written: int = 0
+  flagged: int = 0
   dropped: list[str] = dataclasses.field(default_factory=list)
   rejected: list[str] = dataclasses.field(default_factory=list)
   rewritten: list[tuple[list[str], list[str]]] = dataclasses.field(
@@ -66,6 +68,7 @@ class StepLog:
     return {
       "admissions": len(self.admissions),
       "written": self.written,
+      "flagged": self.flagged,
       "dropped": len(self.dropped),
       "rejected": len(self.rejected),
       "rewritten": len(self.rewritten),
@@ -76,6 +79,7 @@ class StepLog:
     return StepLog(
       admissions=self.admissions[counted["admissions"] :],
       written=self.written - counted["written"],
+      flagged=self.flagged - counted.get("flagged", 0),
       dropped=self.dropped[counted["dropped"] :],
       rejected=self.rejected[counted["rejected"] :],
       rewritten=self.rewritten[counted["rewritten"] :],
@@ -197,6 +201,7 @@ class ServiceState:
     self.pool.add(task)
     self.corpus.append(task)
     self.log.written += 1
+    self.log.flagged += bool(task.key_flags)
     written = shape.Shape(**payload["shape"])
     self.shape = shape.record_shape(
       self.shape, order.shape, written, red_team=order.red_team

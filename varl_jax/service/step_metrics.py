@@ -45,6 +45,8 @@ def admission_metrics(log: StepLog) -> Metrics:
     "pool/dropped": len(log.dropped),
     "pool/rejected_replies": len(log.rejected),
   }
+  if log.flagged:
+    metrics["pool/key_flagged"] = log.flagged
   if not log.admissions:
     return metrics
   outcomes = collections.Counter(a["outcome"] for a in log.admissions)

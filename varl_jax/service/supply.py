@@ -17,6 +17,7 @@ from varl_jax.llm.seeds import derive_seed
 from varl_jax.llm.together import together
 from varl_jax.rubrics.shape import request_shape
 from varl_jax.service.admission import Admitter, admission_record
+from varl_jax.service.answer_key import with_flags
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.event_log import Event
 from varl_jax.service.failpoints import failpoint
@@ -243,6 +244,8 @@ class Supply:
         admission = await self._admitter.admit(task)
         task, record = admission.task, admission_record(admission)
         failpoint("supply/admitted")
+      if task is not None and self._config.retrieval.verify_answer_key:
+        task = await asyncio.to_thread(with_flags, task, written.found)
     payload = written_payload(
       order.task_id,
       task=None if task is None else to_json(task),

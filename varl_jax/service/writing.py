@@ -98,12 +98,14 @@ class Written:
     rejected: a word for each failed attempt: `invalid`, `passages`, or the
       call's failure.
     problem: what was wrong with the last one.
+    found: the passages it was written from.
   """
 
   task: Task | None
   attempts: int
   rejected: tuple[str, ...] = ()
   problem: str = ""
+  found: tuple[Passage, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -240,7 +242,12 @@ class Writer:
           _task(order, reply, rubric),
           passages=_names(order, found),
         )
-        return Written(task=task, attempts=number + 1, rejected=tuple(rejected))
+        return Written(
+          task=task,
+          attempts=number + 1,
+          rejected=tuple(rejected),
+          found=tuple(found),
+        )
       rejected.append("invalid")
       problem = problems[0]
     return Written(
