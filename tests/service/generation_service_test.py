@@ -86,7 +86,6 @@ def test_a_run_finds_repairs_evolves_and_measures(open_service):
     "patch/sealed",
     "pool/evicted",
     "pool/served_replay",
-    "pool/rejected_replies",
     "admission/exploitable",
     "admission/repaired",
     "referee/decisive_pairs",
@@ -103,6 +102,17 @@ def test_a_run_finds_repairs_evolves_and_measures(open_service):
   for m in leads:
     assert m["admission/lead_after"] < m["admission/lead_before"]
   assert all(math.isfinite(v) for m in metrics for v in m.values())
+
+
+def test_replies_that_stay_wrong_are_counted(open_service):
+  def generator(reading):
+    if reading.rng.random() < 0.6:
+      return "No task."
+    return fakes.generator(reading)
+
+  service = open_service(generator=generator)
+  metrics = [run_step(service, step)["metrics"] for step in range(2)]
+  assert sum(m["pool/rejected_replies"] for m in metrics) > 0
 
 
 def test_rewinding_and_going_on_gives_the_undisturbed_run(open_service):
