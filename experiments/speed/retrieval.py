@@ -29,7 +29,7 @@ from varl_jax.retrieval.opening import make_embedder, open_index, open_writer
 from varl_jax.retrieval.passage import Index
 
 QUERIES: Final = pathlib.Path(__file__).parent / "icd10cm_queries.json"
-SETS: Final = ("tuned_on", "held_out", "drawn", "drawn_again")
+SETS: Final = ("tuned_on", "held_out", "drawn", "drawn_again", "last")
 TOP: Final = 5
 
 _OUT = flags.DEFINE_string("out", "", "File for the figures.")

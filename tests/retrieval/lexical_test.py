@@ -171,11 +171,12 @@ def test_the_best_are_above_the_bound_and_ties_go_by_place():
 
 
 def test_ranks_are_fused_by_their_reciprocals():
-  found = fuse([["a", "b", "c"], ["c", "a"]], 3)
+  found = fuse([["a", "b", "c"], ["c", "a"]], 3, weights=(1, 1))
   assert [name for name, _ in found] == ["a", "c", "b"]
   assert found[0][1] == pytest.approx(1 / 61 + 1 / 62)
-  assert fuse([["a"], ["b"]], 1) == [("a", 1 / 61)]
-  assert fuse([[], []], 5) == []
+  assert fuse([["a"], ["b"]], 1, weights=(1, 1)) == [("a", 1 / 61)]
+  assert fuse([["a"], ["b"]], 1, weights=(1, 2)) == [("b", 2 / 61)]
+  assert fuse([[], []], 5, weights=(1, 1)) == []
 
 
 def test_the_package_ships_the_table():

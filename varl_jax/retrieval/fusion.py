@@ -8,6 +8,10 @@ import numpy as np
 # The constant of Cormack et al. (2009).
 SMOOTHING: Final = 60
 
+# Of the lexical ranking beside a dense one. Equal weights lost to the lexical
+# ranking alone where the word table knows the field (docs/retrieval.md).
+LEXICAL_WEIGHT: Final = 4.0
+
 Place = TypeVar("Place")
 
 
@@ -25,16 +29,16 @@ def best(scores: np.ndarray, k: int, *, above: float) -> np.ndarray:
 
 
 def fuse(
-  rankings: Sequence[Sequence[Place]], k: int
+  rankings: Sequence[Sequence[Place]], k: int, *, weights: Sequence[float]
 ) -> list[tuple[Place, float]]:
-  """Joins rankings by the sum of 1 / (60 + rank), ranks from 1.
+  """Joins rankings by the sum of weight / (60 + rank), ranks from 1.
 
   Returns:
     What was ranked with its sum, the best first; ties in the order of the
     first ranking, then of the next.
   """
   sums: dict[Place, float] = {}
-  for ranking in rankings:
+  for ranking, weight in zip(rankings, weights, strict=True):
     for rank, place in enumerate(ranking, 1):
-      sums[place] = sums.get(place, 0.0) + 1.0 / (SMOOTHING + rank)
+      sums[place] = sums.get(place, 0.0) + weight / (SMOOTHING + rank)
   return sorted(sums.items(), key=lambda item: -item[1])[:k]

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from varl_jax.retrieval.embedder import Embedder, check_recipe
-from varl_jax.retrieval.fusion import best, fuse
+from varl_jax.retrieval.fusion import LEXICAL_WEIGHT, best, fuse
 from varl_jax.retrieval.lexical import LexicalIndex
 from varl_jax.retrieval.lexicon import load_lexicon
 from varl_jax.retrieval.passage import (
@@ -47,6 +47,7 @@ class LocalIndex:
     *,
     embedder: Embedder | None = None,
     lexical_only: bool = False,
+    lexical_weight: float = LEXICAL_WEIGHT,
   ):
     """Opens the newest snapshot.
 
@@ -55,12 +56,14 @@ class LocalIndex:
       embedder: the encoder the index was built with, None where it was built
         without one.
       lexical_only: leave vectors aside; no encoder is needed then.
+      lexical_weight: of the lexical ranking, the dense one having 1.
 
     Raises:
       RecipeMismatch: another encoder, or other word rules.
       RetrievalError: there is no index, or it is damaged.
     """
     self.folder = folder
+    self._weight = lexical_weight
     self._embedder = None if lexical_only else embedder
     for number in range(_TRIES):
       self._manifest = published(folder)
@@ -108,9 +111,10 @@ class LocalIndex:
       return [self._hit(p, float(scores[p])) for p in places[:k]]
     dense = self._dense(query, allowed)
     near = best(dense, depth, above=-np.inf)
-    return [
-      self._hit(p, s) for p, s in fuse([places.tolist(), near.tolist()], k)
-    ]
+    ranked = fuse(
+      [places.tolist(), near.tolist()], k, weights=(self._weight, 1.0)
+    )
+    return [self._hit(place, score) for place, score in ranked]
 
   def _dense(self, query: str, allowed: np.ndarray | None) -> np.ndarray:
     """Cosines of all passages, -inf where the source is left out."""

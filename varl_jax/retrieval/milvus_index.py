@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 
 from varl_jax.retrieval.embedder import Embedder, check_recipe
-from varl_jax.retrieval.fusion import best, fuse
+from varl_jax.retrieval.fusion import LEXICAL_WEIGHT, best, fuse
 from varl_jax.retrieval.index_folder import agree, claim
 from varl_jax.retrieval.lexical import LexicalIndex
 from varl_jax.retrieval.lexicon import load_lexicon
@@ -254,8 +254,9 @@ class MilvusIndex:
     *,
     embedder: Embedder | None = None,
     lexical_only: bool = False,
+    lexical_weight: float = LEXICAL_WEIGHT,
   ):
-    """Opens a published index.
+    """Opens a published index; the arguments are those of `LocalIndex`.
 
     Raises:
       IndexInUse: another process has the Lite file open.
@@ -263,6 +264,7 @@ class MilvusIndex:
       RetrievalError: there is no index, or no server answers.
     """
     self._manifest = published(folder)
+    self._weight = lexical_weight
     self._embedder = None if lexical_only else embedder
     if not lexical_only:
       recipe = None if embedder is None else embedder.recipe
@@ -301,7 +303,7 @@ class MilvusIndex:
     if near is None:
       ranked = [(key, float(scores[p])) for key, p in zip(said, places)]
     else:
-      ranked = fuse([said, near], 2 * k)
+      ranked = fuse([said, near], 2 * k, weights=(self._weight, 1.0))
     found = self._open.bodies([key for key, _ in ranked[: 2 * k]])
     hits = [
       Hit(passage=found[key], score=score)

@@ -5,6 +5,7 @@ import pathlib
 from typing import Any, Final
 
 from varl_jax.retrieval.embedder import Embedder, HashingEmbedder
+from varl_jax.retrieval.fusion import LEXICAL_WEIGHT
 from varl_jax.retrieval.local_index import LocalIndex
 from varl_jax.retrieval.local_writer import LocalWriter
 from varl_jax.retrieval.passage import RetrievalError
@@ -21,8 +22,11 @@ def open_index(
   *,
   embedder: Embedder | None = None,
   lexical_only: bool = False,
+  lexical_weight: float = LEXICAL_WEIGHT,
 ) -> Any:
   """The index in a folder, whatever engine holds it (`passage.Index`).
+
+  The arguments are those of `LocalIndex`.
 
   Raises:
     RetrievalError: there is none, it is in use or damaged, or it was made with
@@ -33,8 +37,15 @@ def open_index(
   if manifest is not None and manifest.engine == MILVUS:
     from varl_jax.retrieval.milvus_index import MilvusIndex
 
-    return MilvusIndex(folder, embedder=embedder, lexical_only=lexical_only)
-  return LocalIndex(folder, embedder=embedder, lexical_only=lexical_only)
+    kind: Any = MilvusIndex
+  else:
+    kind = LocalIndex
+  return kind(
+    folder,
+    embedder=embedder,
+    lexical_only=lexical_only,
+    lexical_weight=lexical_weight,
+  )
 
 
 def open_writer(
