@@ -163,7 +163,6 @@ def make_policy(config: Config) -> Policy:
     config=config.train,
     mesh=mesh,
     axes=axes if mesh is not None else None,
-    owns_params=True,
   )
   system = load_prompts(config.domain).system("solver")
 
