@@ -115,14 +115,14 @@ def test_without_the_length_term_the_score_is_clipped_a_task(path):
   assert found["eval/unclipped"] == pytest.approx(0.25)
 
 
-def test_a_missing_answer_counts_nothing_and_an_empty_one_is_short(path):
-  """An empty answer would earn 0.0588; a missing one must not."""
+def test_missing_and_empty_answers_count_nothing(path):
+  """As a short answer, an empty one would earn 0.0588."""
   found = scored(validator(path), [[None], [None]])
   assert found["eval/score"] == found["eval/raw"] == 0.0
   assert found["eval/missing"] == 1.0
   empty = scored(validator(path), [[""], [None]])
-  assert empty["eval/score"] == pytest.approx(0.0588 / 2)
-  assert empty["eval/missing"] == 0.5
+  assert empty["eval/score"] == empty["eval/raw"] == 0.0
+  assert empty["eval/missing"] == 1.0
 
 
 def test_undetermined_answers_are_counted_and_left_out(path):
@@ -161,7 +161,7 @@ def test_several_answers_a_task(path):
     [["red", "blue", "red blue"], ["red", "", None]],
   )
   assert found["eval/score"] == pytest.approx((0.8 + 0.2 + 1.0 + 1.0) / 6)
-  assert found["eval/missing"] == pytest.approx(1 / 6)
+  assert found["eval/missing"] == pytest.approx(2 / 6)
 
 
 def test_the_judge_is_asked_plainly_and_by_a_stable_name(path):

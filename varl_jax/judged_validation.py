@@ -103,7 +103,7 @@ class JudgedValidator:
 
     Args:
       tasks: of `tasks`.
-      answers: the answers to each; None where there is none.
+      answers: the answers to each; None or empty where there is none.
 
     Returns:
       `eval/score`, `eval/raw` (clipped to [0, 1] each), `eval/unclipped` (r),
@@ -121,11 +121,13 @@ class JudgedValidator:
       self._loop = LoopThread("validation")
       self._loop.give_up_when(lambda: self._asked())
     chosen = [self._tasks[task.task_id] for task in tasks]
+    # Of an answer without a word, none of the shortness is to be rewarded.
+    given = [[answer or None for answer in group] for group in answers]
     grader = AnswerGrader(
       grader=self._roles.grader, seed=self._config.seed, op="validate"
     )
     try:
-      verdicts = self._loop.run(_graded(grader, chosen, answers))
+      verdicts = self._loop.run(_graded(grader, chosen, given))
     except ChatError as error:
       raise ServiceFailure(
         f"The judge of the validation is of no more use ({error}); mend that"
@@ -136,7 +138,7 @@ class JudgedValidator:
       self._benchmark,
       chosen,
       verdicts,
-      [list(group) for group in answers],
+      given,
       seed=self._config.seed,
     )
     return {**_metrics(found), "eval/failure_rate": rate}
