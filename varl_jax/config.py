@@ -331,6 +331,24 @@ class MethodConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RarConfig:
+  """Rubrics as Rewards, see `rubrics.checklists`.
+
+  Attributes:
+    aggregation: `implicit`, the authors' best, is one rating of an answer;
+      `explicit` has every item judged.
+    pitfalls: what an item of that category describes.
+    parts: smaller tasks that each generated one is split into.
+    tasks: length of the static list, smaller tasks counted.
+  """
+
+  aggregation: Literal["implicit", "explicit"] = "implicit"
+  pitfalls: Literal["avoided", "committed"] = "avoided"
+  parts: int = 2
+  tasks: int = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
   """Validation on held-out tasks, every `interval` steps and at the end.
 
@@ -380,6 +398,7 @@ class Config:
   evolution: EvolutionConfig = EvolutionConfig()
   memo: MemoConfig = MemoConfig()
   method: MethodConfig = MethodConfig()
+  rar: RarConfig = RarConfig()
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -492,6 +511,8 @@ _AT_LEAST_ONE = (
   "evolution.interval",
   "evolution.cases",
   "memo.observations",
+  "rar.parts",
+  "rar.tasks",
   "eval.samples",
   "eval.tasks",
   "checkpoint.interval",

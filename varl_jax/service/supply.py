@@ -24,7 +24,7 @@ from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.pool import shortfall
 from varl_jax.service.state import ServiceState, written_payload
-from varl_jax.service.writing import Order, Writer
+from varl_jax.service.writing import Order, TaskWriter
 from varl_jax.types import to_json
 
 # How often a step proposes anew when requests were dropped.
@@ -45,7 +45,7 @@ class Supply:
     self,
     ledger: Ledger,
     *,
-    writer: Writer,
+    writer: TaskWriter,
     admitter: Admitter | None,
     config: Config,
   ):
