@@ -61,11 +61,11 @@ class Planner:
     self.votes = 1 if judged.one_request else judged.votes
     self.repairs = self.on.admission_repair or self.on.training_patches
     written = (
-      (1 - assume.share_red_team) * shape.POSITIVE_MEAN
+      (1 - assume.share_red_team) * config.rubric.positive_mean
       + assume.share_red_team
       * sum(shape.RED_TEAM_COUNTS)
       / len(shape.RED_TEAM_COUNTS)
-      + shape.NEGATIVE_TARGET
+      + config.rubric.negative_share
     )
     self.written = written
     self.criteria = written + (assume.criteria_added if self.repairs else 0.0)
