@@ -180,7 +180,8 @@ def draw(result: dict, path: pathlib.Path) -> None:
       mean, error = spread(result["arms"][arm][key])
       if mean is not None:
         axis.errorbar(mean, row, xerr=error or 0.0, fmt="o", color="#3b75af")
-    axis.set_yticks(range(len(names)), [label(n) for n in reversed(names)])
+    shown = [label(n) if axis is axes[0] else "" for n in reversed(names)]
+    axis.set_yticks(range(len(names)), shown)
     axis.set_ylim(-0.6, len(names) - 0.4)
     axis.set_title(title, fontsize=10)
   paper = sorted(result["paper"].items(), key=lambda pair: pair[1])
@@ -189,7 +190,7 @@ def draw(result: dict, path: pathlib.Path) -> None:
     [score for _, score in paper],
     color="#c9c9c9",
   )
-  axes[-1].set_title("the paper's figures (9B, reference)", fontsize=10)
+  axes[-1].set_title("reference: the paper, 9B", fontsize=10)
   for axis in axes:
     axis.set_xlim(left=0)
     axis.grid(axis="x", alpha=0.25)

@@ -9,6 +9,7 @@ from tests import fakes
 from tests.methods.running import service, step
 from varl_jax.config import ConfigError
 from varl_jax.rubrics import checklists
+from varl_jax.rubrics.scoring import by_criterion
 
 
 def config(**changed):
@@ -130,3 +131,14 @@ def test_a_list_shorter_than_a_batch_is_refused(tmp_path):
   with pytest.raises(ConfigError, match=r"rar\.tasks is at least"):
     with service(tmp_path / "s.sqlite", settings):
       pass
+
+
+def test_readers_of_verdicts_do_not_take_a_rating_for_an_items(tmp_path):
+  with service(tmp_path / "s.sqlite", config()) as made:
+    [group, *_] = step(made, 0)[0]
+  [answer, *_] = [a for a in group.answers if a.answer is not None]
+  assert len(answer.verdicts) == 1
+  rubric = group.task.rubric
+  assert by_criterion(rubric, answer.verdicts) == (None,) * 7
+  explicit = (fakes.verdict(True),) * 7
+  assert by_criterion(rubric, explicit) == explicit

@@ -16,9 +16,8 @@ its rubric left aside. Parts of red-team requests are red-team requests.
 """
 
 import dataclasses
-from typing import Final
 
-from varl_jax.config import Config, ConfigError, MethodConfig
+from varl_jax.config import Config, ConfigError
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.together import together
 from varl_jax.methods.parts import Workshop
@@ -54,14 +53,6 @@ from varl_jax.types import (
   Rubric,
   Task,
   Verdict,
-)
-
-PARTS: Final = MethodConfig(
-  name="rar",
-  evolve_guidance=False,
-  admission_repair=False,
-  training_patches=False,
-  memo=False,
 )
 
 

@@ -19,9 +19,8 @@ served, their rubrics left aside.
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from varl_jax.config import Config, MethodConfig
+from varl_jax.config import Config
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.together import together
 from varl_jax.methods import item_memory
@@ -48,14 +47,6 @@ from varl_jax.service.writing import (
   Written,
 )
 from varl_jax.types import GradedGroup, Rubric, Task, from_json, to_json
-
-PARTS: Final = MethodConfig(
-  name="sibyl_sense",
-  evolve_guidance=False,
-  admission_repair=False,
-  training_patches=False,
-  memo=False,
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
