@@ -68,6 +68,7 @@ def step_flops(
   width: int,
   remat: bool = True,
   chunked: bool = True,
+  adapters: bool = False,
 ) -> dict[str, int]:
   """One GRPO update: forward, backward and what is made again between.
 
@@ -77,6 +78,8 @@ def step_flops(
     width: response tokens a row, which the head is paid for.
     remat: layers are made again in the backward pass.
     chunked: so are logits.
+    adapters: they alone are trained, so that no gradient of a matrix is made;
+      their own products, which are small, are left out.
   """
   attending, deltas = layer_counts(config)
   layers, head = matrix_sizes(config)
@@ -87,10 +90,10 @@ def step_flops(
   scores = 4 * heads * attended_pairs(length) * attending
   rule = delta_row(config, length) * deltas if deltas else 0
   found = {
-    "matrices": times * 2 * layers * rows * length,
+    "matrices": (times - adapters) * 2 * layers * rows * length,
     "attention": blocks * scores * rows,
     "delta": times * rule * rows,
-    "head": (4 if chunked else 3) * 2 * head * rows * width,
+    "head": ((4 if chunked else 3) - adapters) * 2 * head * rows * width,
   }
   return found | {"total": sum(found.values())}
 

@@ -52,6 +52,7 @@ def logged(workdir):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_kills_at_every_failpoint_of_the_trainer_change_nothing(
   undisturbed, environment, tmp_path
 ):

@@ -5,6 +5,8 @@ import dataclasses
 import json
 import shutil
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -160,7 +162,8 @@ def train(
   folder, policy, *, value=0.5, stop_after=None, judge_fails_at=0, **spying
 ):
   """Trains in `folder`; returns the spies and the final state."""
-  worker, params = policy.worker, policy.params
+  worker = policy.worker
+  params = jax.tree.map(jnp.copy, policy.params)  # a run takes its own over
   chat = Recorder()
   domain = dataclasses.replace(load_domain(CONFIG), chat=chat)
   service = build.make_service(CONFIG, domain, folder / "service.sqlite")

@@ -90,6 +90,8 @@ def disk_error(error: OSError, workdir: pathlib.Path) -> RunError:
 def _changed(found: Mapping[str, Any], config: Config) -> str:
   """Names of settings that differ from those of `config.json`; "" for none."""
   known = _flat(found)
+  # What counts is whether there is one, see `Config.shaping`.
+  known["retrieval.index"] = bool(known.get("retrieval.index"))
   names = [
     name
     for name, value in _flat(config.shaping()).items()

@@ -2,9 +2,11 @@
 
 The mesh is ('data', 'fsdp', 'tensor'). Rows of a batch are split over the first
 two, the width D of every weight over `fsdp`, heads, feed-forward columns and
-the vocabulary over `tensor`. XLA's partitioner derives the collectives: all
-axes are of type Auto, asked for by name because newer versions of jax make
-explicit ones unless told.
+the vocabulary over `tensor`. Between layers, where activations have none of
+these, their positions are split over `tensor`: that is what the backward pass
+keeps, and it would lie whole on every part. XLA's partitioner derives the
+collectives: all axes are of type Auto, asked for by name because newer versions
+of jax make explicit ones unless told.
 
 The output head lies differently while it is in use (`rl.logprobs`): its
 vocabulary is split over `fsdp` too and its rows over `data` alone, so that
@@ -25,6 +27,8 @@ from varl_jax.config import ConfigError, MeshConfig
 AXES: Final = ("data", "fsdp", "tensor")
 Names = tuple[str | None, ...]
 
+# Takes the mesh axes that the others of an array leave.
+LAST: Final = "length"
 # Logical axis to mesh axes; () is kept whole.
 RULES: Final[Mapping[str, tuple[str, ...]]] = {
   "layers": (),
@@ -39,7 +43,7 @@ RULES: Final[Mapping[str, tuple[str, ...]]] = {
   "conv": (),
   "rank": (),
   "batch": ("data", "fsdp"),
-  "length": (),
+  "length": ("tensor",),
   "head_rows": ("data",),
   "head_vocab": ("fsdp", "tensor"),
 }
@@ -73,9 +77,10 @@ def spec(
 ) -> PartitionSpec:
   """How an array of `shape` with these logical axes is split.
 
-  A mesh axis is used once, by the first logical axis that names it. Mesh axes
-  are dropped from the end of an entry until their product divides the
-  dimension; what is dropped means that the dimension is repeated there.
+  A mesh axis is used once, by the first logical axis that names it; `length`
+  comes behind all others wherever it stands. Mesh axes are dropped from the end
+  of an entry until their product divides the dimension; what is dropped means
+  that the dimension is repeated there.
 
   Args:
     names: one a dimension, None for one that is kept whole.
@@ -98,8 +103,9 @@ def _split(
       f" {tuple(shape)}."
     )
   taken: set[str] = set()
-  entries: list[tuple[str, ...]] = []
-  for name, size in zip(names, shape, strict=True):
+  entries: list[tuple[str, ...]] = [()] * len(names)
+  for i in sorted(range(len(names)), key=lambda i: names[i] == LAST):
+    name, size = names[i], shape[i]
     if name is not None and name not in RULES:
       raise ValueError(
         f"Unknown logical axis {name!r}; RULES has {', '.join(RULES)}."
@@ -109,7 +115,7 @@ def _split(
     while axes and size % math.prod(sizes[a] for a in axes):
       axes = axes[:-1]
     taken.update(axes)
-    entries.append(axes)
+    entries[i] = axes
   return entries
 
 

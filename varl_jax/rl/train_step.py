@@ -153,10 +153,17 @@ class Learner:
         stays with the learner and is not copied.
     """
     trained = self.hold(params)
-    if self._placement is None:
-      return jax.jit(self._fresh)(trained)
-    where = self._where(jax.eval_shape(self._fresh, trained))
-    return jax.jit(self._fresh, out_shardings=where)(trained)
+    places: Any = (None, None)
+    if self._placement is not None:
+      where = self._where(jax.eval_shape(self._fresh, trained))
+      places = where.opt_state, where.updates
+    if self._copies:
+      trained = jax.tree.map(jnp.copy, trained)
+    else:
+      trained = jax.tree.map(jnp.asarray, trained)
+    # Not through jit, whose outputs are never its inputs.
+    opt_state, updates = jax.jit(self._unstarted, out_shardings=places)(trained)
+    return TrainState(params=trained, opt_state=opt_state, updates=updates)
 
   def hold(self, params: Params) -> Params:
     """The trained part of `params` where it lies, without a state or a copy.
@@ -263,14 +270,12 @@ class Learner:
   def _row_parts(self) -> int:
     return self._placement.row_parts if self._placement else 1
 
+  def _unstarted(self, params: Params) -> tuple[optax.OptState, Array]:
+    return self._optimizer.init(params), jnp.zeros((), jnp.int32)
+
   def _fresh(self, params: Params) -> TrainState:
-    if self._copies:
-      params = jax.tree.map(jnp.copy, params)
-    return TrainState(
-      params=params,
-      opt_state=self._optimizer.init(params),
-      updates=jnp.zeros((), jnp.int32),
-    )
+    opt_state, updates = self._unstarted(params)
+    return TrainState(params=params, opt_state=opt_state, updates=updates)
 
   def _where(self, state: TrainState) -> TrainState:
     """The sharding of each leaf of a state."""
