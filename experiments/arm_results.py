@@ -16,10 +16,20 @@ from collections.abc import Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
+from absl import app, flags
+
 from experiments import story_overlap
 from varl_jax.metrics import read_metrics
 from varl_jax.story import expert
 from varl_jax.story.requests import read_request
+
+SEEDS = flags.DEFINE_integer("seeds", 16, "Seeds an arm.", lower_bound=1)
+FIRST = flags.DEFINE_integer("first_seed", 0, "The first seed.")
+STEPS = flags.DEFINE_integer("steps", 40, "Training steps.", lower_bound=1)
+JOBS = flags.DEFINE_integer("jobs", os.cpu_count() or 1, "Runs at a time.")
+ARMS = flags.DEFINE_list("arms", [], "Arms to run; all if none is named.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.")
+OUT = flags.DEFINE_string("out", "", "The result; a default if empty.")
 
 # So that runs side by side do not compete for the cores.
 ONE_THREAD = {
@@ -29,6 +39,30 @@ ONE_THREAD = {
   ),
   "OMP_NUM_THREADS": "1",
 }
+
+
+def seeds() -> list[int]:
+  """Those of the flags."""
+  return list(range(FIRST.value, FIRST.value + SEEDS.value))
+
+
+def workdir() -> pathlib.Path:
+  """The folder of the runs.
+
+  Raises:
+    app.UsageError: none was given.
+  """
+  if not WORKDIR.value:
+    raise app.UsageError("Give --workdir, the folder of the runs.")
+  return pathlib.Path(WORKDIR.value)
+
+
+def command_flags() -> str:
+  """The flags that a result depends on, for whoever repeats it."""
+  return (
+    f"--first_seed={FIRST.value} --seeds={SEEDS.value} --steps={STEPS.value}"
+    " --workdir=FOLDER"
+  )
 
 
 def train(

@@ -20,7 +20,6 @@ extra `figures`), and `--draw_only` draws what was saved.
 import concurrent.futures
 import json
 import math
-import os
 import pathlib
 from collections.abc import Sequence
 from typing import Final
@@ -30,23 +29,16 @@ from absl import app, flags
 from experiments import arm_results, arms
 from varl_jax.metrics import read_metrics
 
+RESULT: Final = "experiments/results/compare_arms.json"
 SHOWN: Final = {
   "hidden": "held-out score",
   "train_reward": "own training reward",
   "exploit_rate": "exploit rate",
 }
 
+flags.adopt_module_key_flags(arm_results)
 _SETTING = flags.DEFINE_enum(
   "setting", "story", list(arms.SETTINGS), "Where the arms are compared."
-)
-_ARMS = flags.DEFINE_list("arms", list(arms.ARMS), "Arms and ablations.")
-_SEEDS = flags.DEFINE_integer("seeds", 16, "Seeds an arm.", lower_bound=1)
-_FIRST = flags.DEFINE_integer("first_seed", 0, "The first seed.")
-_STEPS = flags.DEFINE_integer("steps", 40, "Training steps.", lower_bound=1)
-_JOBS = flags.DEFINE_integer("jobs", os.cpu_count() or 1, "Runs at a time.")
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.")
-_OUT = flags.DEFINE_string(
-  "out", "experiments/results/compare_arms.json", "The result."
 )
 _FIGURE = flags.DEFINE_string("figure", "", 'Picture to write, "" for none.')
 _DRAW_ONLY = flags.DEFINE_bool("draw_only", False, "Draw the saved result.")
@@ -208,6 +200,11 @@ def draw(result: dict, path: pathlib.Path) -> None:
   pyplot.close(figure)
 
 
+def chosen() -> list[str]:
+  """The arms of the flags."""
+  return arm_results.ARMS.value or list(arms.ARMS)
+
+
 def compare(workdir: pathlib.Path, more: Sequence[str]) -> dict:
   """Runs what is missing and collects it.
 
@@ -216,29 +213,28 @@ def compare(workdir: pathlib.Path, more: Sequence[str]) -> dict:
     more: flags that every run gets.
   """
   setting = _SETTING.value
-  seeds = list(range(_FIRST.value, _FIRST.value + _SEEDS.value))
+  seeds = arm_results.seeds()
   simulated = arms.SETTINGS[setting].simulated
 
   def run(arm: str, seed: int) -> pathlib.Path:
     return arm_results.train(
       workdir / setting / f"{arm}-{seed}",
       [*arms.config_flags(setting, arm), f"--config.seed={seed}", *more],
-      steps=_STEPS.value,
+      steps=arm_results.STEPS.value,
       environment=arm_results.ONE_THREAD if simulated else {},
     )
 
-  order = [(arm, seed) for seed in seeds for arm in _ARMS.value]
-  with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as jobs:
+  order = [(arm, seed) for seed in seeds for arm in chosen()]
+  with concurrent.futures.ThreadPoolExecutor(arm_results.JOBS.value) as jobs:
     found = dict(
       zip(order, jobs.map(lambda each: run(*each), order), strict=True)
     )
-  folders = {arm: [found[arm, seed] for seed in seeds] for arm in _ARMS.value}
+  folders = {arm: [found[arm, seed] for seed in seeds] for arm in chosen()}
   return collect(setting, folders, seeds) | {
-    "steps": _STEPS.value,
+    "steps": arm_results.STEPS.value,
     "command": (
       f"python -m experiments.compare_arms --setting={setting}"
-      f" --arms={','.join(_ARMS.value)} --first_seed={_FIRST.value}"
-      f" --seeds={_SEEDS.value} --steps={_STEPS.value} --workdir=FOLDER"
+      f" --arms={','.join(chosen())} {arm_results.command_flags()}"
     )
     + "".join(f" {flag}" for flag in (["--", *more] if more else [])),
   }
@@ -246,20 +242,18 @@ def compare(workdir: pathlib.Path, more: Sequence[str]) -> dict:
 
 def main(argv: Sequence[str]) -> None:
   """Compares and writes, or draws what was written."""
-  out = pathlib.Path(_OUT.value)
-  unknown = [name for name in _ARMS.value if name not in arms.ALL]
+  out = pathlib.Path(arm_results.OUT.value or RESULT)
+  unknown = [name for name in chosen() if name not in arms.ALL]
   if unknown:
     raise app.UsageError(
       f"There is no arm {unknown[0]!r}; choose {', '.join(arms.ALL)}."
     )
   if _DRAW_ONLY.value:
     result = json.loads(out.read_text())
-  elif _WORKDIR.value:
-    result = compare(pathlib.Path(_WORKDIR.value), argv[1:])
+  else:
+    result = compare(arm_results.workdir(), argv[1:])
     arm_results.write(result, out, page(result))
     print(page(result))
-  else:
-    raise app.UsageError("Give --workdir, the folder of the runs.")
   if _FIGURE.value:
     draw(result, pathlib.Path(_FIGURE.value))
 

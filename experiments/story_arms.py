@@ -9,11 +9,11 @@ be stopped and started again. Besides the JSON a Markdown table is written.
 """
 
 import concurrent.futures
-import os
 import pathlib
 
 from absl import app, flags
 
+from experiments import arm_results
 from experiments.arm_results import (
   ONE_THREAD,
   curves,
@@ -35,38 +35,30 @@ PAIRS = (
   ("co_evolve_only", "generation_only"),
 )
 
-_SEEDS = flags.DEFINE_integer("seeds", 16, "Seeds an arm.", lower_bound=1)
-_FIRST = flags.DEFINE_integer("first_seed", 0, "The first seed.")
-_STEPS = flags.DEFINE_integer("steps", 40, "Training steps a run.")
-_JOBS = flags.DEFINE_integer("jobs", os.cpu_count() or 1, "Runs at a time.")
-_ARMS = flags.DEFINE_list("arms", list(ARMS), "Arms to run.")
-_WORKDIR = flags.DEFINE_string(
-  "workdir", None, "Folder of the runs.", required=True
-)
-_OUT = flags.DEFINE_string(
-  "out", "experiments/results/story_arms.json", "The result."
-)
+RESULT = "experiments/results/story_arms.json"
+flags.adopt_module_key_flags(arm_results)
 
 
 def run(arm: str, seed: int) -> pathlib.Path:
   """Runs one arm on one seed, one thread."""
   return train(
-    pathlib.Path(_WORKDIR.value) / f"{arm}-{seed}",
+    arm_results.workdir() / f"{arm}-{seed}",
     [f"--config=configs/story.py:{arm}", f"--config.seed={seed}"],
-    steps=_STEPS.value,
+    steps=arm_results.STEPS.value,
     environment=ONE_THREAD,
   )
 
 
 def main(_):
   """Runs what is missing, then writes the JSON and the table."""
-  seeds = list(range(_FIRST.value, _FIRST.value + _SEEDS.value))
-  order = [(arm, seed) for seed in seeds for arm in _ARMS.value]
-  with concurrent.futures.ThreadPoolExecutor(_JOBS.value) as jobs:
+  chosen = arm_results.ARMS.value or list(ARMS)
+  seeds = arm_results.seeds()
+  order = [(arm, seed) for seed in seeds for arm in chosen]
+  with concurrent.futures.ThreadPoolExecutor(arm_results.JOBS.value) as jobs:
     folders = list(jobs.map(lambda each: run(*each), order))
   by_run = dict(zip(order, folders, strict=True))
   arms, drawn = {}, {}
-  for arm in _ARMS.value:
+  for arm in chosen:
     rows = [summary(by_run[arm, seed]) for seed in seeds]
     arms[arm] = {key: [row[key] for row in rows] for key in rows[0]}
     drawn[arm] = curves([by_run[arm, seed] for seed in seeds])
@@ -79,20 +71,19 @@ def main(_):
     },
     "pair_correctness": {
       arm: pair_correctness([by_run[arm, seed] for seed in seeds])
-      for arm in _ARMS.value
+      for arm in chosen
     },
     "referee_agreement": referee_agreement(),
     "curves": drawn,
     "seeds": seeds,
-    "steps": _STEPS.value,
+    "steps": arm_results.STEPS.value,
     "command": (
-      f"python -m experiments.story_arms --first_seed={_FIRST.value}"
-      f" --seeds={_SEEDS.value} --steps={_STEPS.value} --workdir=FOLDER"
+      f"python -m experiments.story_arms {arm_results.command_flags()}"
     ),
     "versions": versions(),
   }
   result = without_nan(result)
-  write(result, pathlib.Path(_OUT.value), table(result))
+  write(result, pathlib.Path(arm_results.OUT.value or RESULT), table(result))
   print(table(result))
 
 
