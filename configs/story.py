@@ -2,9 +2,9 @@
 
     python -m varl_jax.main --config=configs/story.py
 
-After a colon, one of: `rri` (the default), `co_evolve_only`, `generation_only`
-(the paper's arms, Section 4), `smollm2` (a real 135M instruct model as the
-policy; needs the extra of that name).
+After a colon, one of: `rri` (the default), `co_evolve_only`,
+`generation_only`, `rar`, `sibyl_sense` (the paper's arms, Section 4), `smollm2`
+(a real 135M instruct model as the policy; needs the extra of that name).
 
 Every number that differs from the paper's is scaled to stories of some fifty
 words and a policy of 0.2M parameters.
@@ -14,7 +14,7 @@ import ml_collections
 
 from varl_jax.config import Config
 
-METHODS = ("rri", "co_evolve_only", "generation_only")
+METHODS = ("rri", "co_evolve_only", "generation_only", "rar", "sibyl_sense")
 
 
 def get_config(variant: str = "rri") -> ml_collections.ConfigDict:

@@ -71,10 +71,17 @@ def records(workdir):
   ]
 
 
-def kill_when(workdir, environment, ready, *, number=signal.SIGKILL):
+def kill_when(
+  workdir,
+  environment,
+  ready,
+  *,
+  number=signal.SIGKILL,
+  config="configs/story.py",
+):
   """Starts a run, signals it as soon as `ready()` holds; returns its code."""
   process = subprocess.Popen(
-    command(workdir, *TINY),
+    command(workdir, *TINY, config=config),
     cwd=ROOT,
     env=environment,
     stdout=subprocess.PIPE,

@@ -200,6 +200,71 @@ def memo_optimizer(reading: Reading) -> str:
   return json.dumps({"memo": f"Lists must not pay ({reading.rng.random()})."})
 
 
+def decomposer(reading: Reading) -> str:
+  words = words_of(reading.blocks["TASK"])
+  parts = [f"Tell of {' '.join(words[n:] + words[:n])}" for n in range(3)]
+  return json.dumps({"parts": parts[: int(reading.blocks["COUNT"])]})
+
+
+def checklist(reading: Reading) -> str:
+  """Essential things, an important sentence, optional rest, one pitfall."""
+  words = words_of(reading.blocks["TASK"])
+  items = [
+    ("Essential", f"Brings the {word} into the text.", f"has({word})")
+    for word in words
+  ]
+  items.append(("Important", "Tells what somebody did there.", "sentence()"))
+  items += [
+    ("Optional", f"Speaks of a '{word}' at length.", None)
+    for word in ("dragon", "castle")
+  ]
+  if reading.blocks["PITFALLS"] == "committed":
+    items.append(("Pitfall", "Strings things together.", "bare_list()"))
+  else:
+    items.append(("Pitfall", "Tells what happens in clauses.", "sentence()"))
+  return json.dumps(
+    {
+      "items": [
+        {
+          "title": "An item",
+          "description": text,
+          "category": category,
+          "weight": 5,
+          "check": check,
+        }
+        for category, text, check in items
+      ]
+    }
+  )
+
+
+def rater(reading: Reading) -> str:
+  """One for being there, two a thing, three for a verb."""
+  answer = reading.blocks["ANSWER"]
+  rating = 1 + 2 * len(set(words_of(answer))) + 3 * (VERB in answer)
+  return json.dumps({"explanation": "Counted.", "rating": min(10, rating)})
+
+
+def item_writer(reading: Reading) -> str:
+  """Things at first; a whole sentence now and then, and once remembered."""
+  words = words_of(reading.blocks["TASK"])
+  items = [
+    {
+      "category": "substance",
+      "criterion_text": f"Brings the {word} into the text.",
+      "points": 8,
+      "check": f"has({word})",
+    }
+    for word in (words * 2)[: int(reading.blocks["POSITIVE COUNT"])]
+  ]
+  told = {"category": "reasoning", **SENTENCE_ITEM}
+  if "whole sentence" in reading.blocks["MEMORY"] or reading.rng.random() < 0.3:
+    items[-1] = told
+  if int(reading.blocks["NEGATIVE COUNT"]):
+    items.append({"category": "fault", **LIST_ITEM})
+  return json.dumps({"items": items})
+
+
 RESPONDERS: Mapping[str, Callable[[Reading], str]] = {
   "proposer": proposer,
   "generator": generator,
@@ -212,6 +277,10 @@ RESPONDERS: Mapping[str, Callable[[Reading], str]] = {
   "analyst": analyst,
   "meta_optimizer": meta_optimizer,
   "memo_optimizer": memo_optimizer,
+  "decomposer": decomposer,
+  "checklist": checklist,
+  "rater": rater,
+  "item_writer": item_writer,
 }
 
 

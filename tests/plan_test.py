@@ -361,6 +361,16 @@ def test_what_is_certain_is_counted_exactly(counted, method):
     # No repaired task is replayed, and the pool has room for all.
     assert calls_of(counts, "generator") >= plan.derived["new tasks a step"] * 4
     assert plan.derived["new tasks a step"] == 12
+  elif method == "rar":
+    assert calls_of(counts, "rater") == 12 * 8 * 4
+    assert line(plan, "rater", "training").calls == 12 * 8
+    # Three lists' worth of tasks fit, so every serving is a new one.
+    assert plan.derived["new tasks a step"] == 12
+    assert calls_of(counts, "decomposer") >= 12 * 4 / 2
+  elif method == "sibyl_sense":
+    assert calls_of(counts, "honest") == 12 * 4 / 2
+    assert line(plan, "honest", "references").calls == 12 / 2
+    assert calls_of(counts, "item_writer") >= 12 * 4
   else:
     assert calls_of(counts, "analyst") == 20 * 4 / 2
     assert calls_of(counts, "meta_optimizer") == 2
@@ -393,3 +403,27 @@ def test_the_command_prints_a_plan_without_jax():
   tree = json.loads(done.stdout)
   assert tree["name"] == "profbench_9b"
   assert tree["roles"]["referee"]["calls"] == 65
+
+
+def test_a_static_list_is_written_once():
+  """100 steps x 64 servings of 256 tasks; every part of it judged alone."""
+  settings = {"method": {"name": "rar"}, "pool": {"capacity": 10_000}}
+  plan = make_plan(config(**settings))
+  assert plan.derived["new tasks a step"] == pytest.approx(256 / 100)
+  assert {found.purpose for found in plan.lines if found.role == "judge"} == {
+    "canary"
+  }
+  explicit = make_plan(config(**settings, rar={"aggregation": "explicit"}))
+  assert line(explicit, "judge", "training").calls == 64 * 8 * 10 * 3
+  assert not [found for found in explicit.lines if found.role == "rater"]
+
+
+def test_the_rater_is_the_judges_model():
+  plan = make_plan(
+    config(
+      method={"name": "rar"},
+      endpoints={"roles": {"model": "m"}, "judge": PRICED},
+    )
+  )
+  assert line(plan, "rater", "training").cost > 0
+  assert line(plan, "checklist", "checklists").cost == 0

@@ -100,6 +100,14 @@ class RewardConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RubricConfig:
+  """Shape of the rubrics asked for (Appendix B), see `rubrics.shape`."""
+
+  positive_mean: float = 3.0  # 2 to 4
+  negative_share: float = 0.75
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class JudgeConfig:
   """The judge and the verifiers (Appendix G).
 
@@ -331,6 +339,24 @@ class MethodConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RarConfig:
+  """Rubrics as Rewards, see `rubrics.checklists`.
+
+  Attributes:
+    aggregation: `implicit`, the authors' best, is one rating of an answer;
+      `explicit` has every item judged.
+    pitfalls: what an item of that category describes.
+    parts: smaller tasks that each generated one is split into.
+    tasks: length of the static list, smaller tasks counted.
+  """
+
+  aggregation: Literal["implicit", "explicit"] = "implicit"
+  pitfalls: Literal["avoided", "committed"] = "avoided"
+  parts: int = 2
+  tasks: int = 256
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
   """Validation on held-out tasks, every `interval` steps and at the end.
 
@@ -369,6 +395,7 @@ class Config:
   lora: LoraConfig = LoraConfig()
   train: TrainConfig = TrainConfig()
   reward: RewardConfig = RewardConfig()
+  rubric: RubricConfig = RubricConfig()
   judge: JudgeConfig = JudgeConfig()
   endpoints: EndpointsConfig = EndpointsConfig()
   retrieval: RetrievalConfig = RetrievalConfig()
@@ -380,6 +407,7 @@ class Config:
   evolution: EvolutionConfig = EvolutionConfig()
   memo: MemoConfig = MemoConfig()
   method: MethodConfig = MethodConfig()
+  rar: RarConfig = RarConfig()
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
 
@@ -492,6 +520,8 @@ _AT_LEAST_ONE = (
   "evolution.interval",
   "evolution.cases",
   "memo.observations",
+  "rar.parts",
+  "rar.tasks",
   "eval.samples",
   "eval.tasks",
   "checkpoint.interval",
@@ -545,6 +575,7 @@ _POSITIVE = (
   "eval.temperature",
 )
 _SHARES = (
+  "rubric.negative_share",
   "judge.max_failure_rate",
   "pool.replay_share",
   "patch.referee_share",
@@ -591,6 +622,11 @@ def _validate(config: Config) -> None:
   for path in _SHARES:
     if not 0 <= get(path) <= 1:
       raise ConfigError(f"{path} is between 0 and 1, got {get(path)}.")
+  if not 2 <= config.rubric.positive_mean <= 4:
+    raise ConfigError(
+      "rubric.positive_mean is between 2 and 4, got"
+      f" {config.rubric.positive_mean}."
+    )
   if config.train.samples < 2:
     raise ConfigError(
       "train.samples is at least 2 (advantages compare answers of a group),"

@@ -21,6 +21,7 @@ import rich.table
 
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import load_domain
+from varl_jax.plan_baselines import PLANNERS
 from varl_jax.plan_lines import PARTS, Planner
 from varl_jax.plan_terms import Assumptions, Line
 
@@ -102,7 +103,8 @@ def make_plan(config: Config, assumptions: Assumptions | None = None) -> Plan:
       f"--plan knows the methods {', '.join(PARTS)}, not"
       f" {config.method.name!r}."
     )
-  planner = Planner(config, assumptions or Assumptions())
+  kind = PLANNERS.get(config.method.name, Planner)
+  planner = kind(config, assumptions or Assumptions())
   lines = [
     *planner.writing(),
     *planner.admission(),

@@ -4,6 +4,7 @@ Calls follow from the config; where they depend on what models will do,
 `Assumptions` says what is expected, and `most` is what the settings allow.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Final
@@ -25,6 +26,8 @@ PARTS: Final[Mapping[str, MethodConfig | None]] = {
   "generation_only": rri.GENERATION_ONLY,
   "co_evolve_only": rri.CO_EVOLVE_ONLY,
   "rri": None,
+  "rar": dataclasses.replace(rri.GENERATION_ONLY, name="rar"),
+  "sibyl_sense": dataclasses.replace(rri.GENERATION_ONLY, name="sibyl_sense"),
 }
 
 
@@ -61,11 +64,11 @@ class Planner:
     self.votes = 1 if judged.one_request else judged.votes
     self.repairs = self.on.admission_repair or self.on.training_patches
     written = (
-      (1 - assume.share_red_team) * shape.POSITIVE_MEAN
+      (1 - assume.share_red_team) * config.rubric.positive_mean
       + assume.share_red_team
       * sum(shape.RED_TEAM_COUNTS)
       / len(shape.RED_TEAM_COUNTS)
-      + shape.NEGATIVE_TARGET
+      + config.rubric.negative_share
     )
     self.written = written
     self.criteria = written + (assume.criteria_added if self.repairs else 0.0)
@@ -110,7 +113,9 @@ class Planner:
     text: str = "",
   ) -> Line:
     """A line; `reads` are the blocks' tokens, `text` the prompt's name."""
-    endpoint = self.endpoints["judge" if role == "judge" else "roles"]
+    endpoint = self.endpoints[
+      "judge" if role in ("judge", "rater") else "roles"
+    ]
     system = self.prompts.texts[text or role]
     return Line(
       role=role,

@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from varl_jax import charts
 from varl_jax.charts import Series
+from varl_jax.rubrics.scoring import by_criterion
 from varl_jax.service.evidence import CaseRecord, History
 from varl_jax.types import PatchItem, Verdict
 
@@ -292,6 +293,9 @@ def _case_view(record: CaseRecord) -> dict[str, Any]:
   accepted = [patch for patch in record.patches if patch.after is not None]
   repair = next(iter((*accepted, *record.patches)), None)
   items = repair.items if repair else ()
+  rubric = case.task.rubric
+  exploit = by_criterion(rubric, case.exploit.verdicts)
+  honest = by_criterion(rubric, case.honest.verdicts)
   return {
     "case": case,
     "gap": case.gap,
@@ -305,10 +309,10 @@ def _case_view(record: CaseRecord) -> dict[str, Any]:
     "before": [
       {
         "criterion": criterion,
-        "exploit": _mark(_at(case.exploit.verdicts, i)),
-        "honest": _mark(_at(case.honest.verdicts, i)),
+        "exploit": _mark(_at(exploit, i)),
+        "honest": _mark(_at(honest, i)),
       }
-      for i, criterion in enumerate(case.task.rubric.criteria)
+      for i, criterion in enumerate(rubric.criteria)
     ],
     "added": [_item_view(item) for item in items if not item.rejected],
     "rejected": [item for item in items if item.rejected],
@@ -323,7 +327,7 @@ def _item_view(item: PatchItem) -> dict[str, Any]:
   }
 
 
-def _at(verdicts: Sequence[Verdict], index: int) -> Verdict | None:
+def _at(verdicts: Sequence[Verdict | None], index: int) -> Verdict | None:
   return verdicts[index] if index < len(verdicts) else None
 
 

@@ -32,7 +32,8 @@ class Criterion:
       negative for a mistake it should not make.
     check: a programmatic verifier such as `uses(mia, rope)`, or None when a
       judge decides (see `rubrics.checks`).
-    source: who wrote it: `generator`, `admission` or `patch`.
+    source: who wrote it: `generator`, `admission`, `patch`, or a role of
+      another method.
   """
 
   text: str
@@ -134,10 +135,12 @@ class Rollout:
 class GradedAnswer:
   """An answer with its verdicts, one for each criterion in order.
 
+  A method that rates answers as a whole has one verdict, of the rating.
+
   Attributes:
     sample: index in the group.
     answer: the text that was graded; None when there was no final answer.
-    verdicts: one a criterion; empty when there was no answer to judge.
+    verdicts: one a criterion, or one; empty without an answer to judge.
     score: the training score, None when unscorable.
     raw: the score clipped to [0, 1], without a length term; None likewise.
     truncated: whether there was no final answer.

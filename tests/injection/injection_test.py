@@ -142,6 +142,8 @@ def test_an_attack_quoted_in_the_reply_is_a_string(name, attack):
     assert read.category == meant.category
   elif name == "analyst":
     assert read.verdict == meant.verdict
+  elif name == "rater":
+    assert read.rating == meant.rating
   else:
     assert read.proposer == meant.proposer
 

@@ -9,14 +9,18 @@ from varl_jax.prompts.loader import load_prompts
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.analyst import Analyst
 from varl_jax.roles.auditor import Auditor
+from varl_jax.roles.checklist import ChecklistAuthor
+from varl_jax.roles.decomposer import Decomposer
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.honest import HonestAnswerer
+from varl_jax.roles.item_writer import ItemWriter
 from varl_jax.roles.judge import Judge
 from varl_jax.roles.judge_template import JudgeTemplate
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
 from varl_jax.roles.patcher import Patcher
 from varl_jax.roles.proposer import Proposer, Request
+from varl_jax.roles.rater import Rater
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
 from varl_jax.roles.summarizer import Summarizer
@@ -70,6 +74,20 @@ REPLIES = {
     "second_choice": "none",
     "reason": "r",
   },
+  "decomposer": {"parts": ["p"]},
+  "checklist": {
+    "items": [
+      {
+        "title": "t",
+        "description": f"Names knot {n}.",
+        "category": "Essential",
+        "weight": 5,
+      }
+      for n in range(7)
+    ]
+  },
+  "rater": {"explanation": "e", "rating": 3},
+  "item_writer": {"items": [{"category": "substance", **ITEM}]},
 }
 # A free text in each structured reply.
 QUOTING = {
@@ -79,6 +97,7 @@ QUOTING = {
   "analyst": ("gap",),
   "auditor": ("reason",),
   "meta_optimizer": ("summary",),
+  "rater": ("explanation",),
 }
 PLAIN = {"adversary": "an answer", "solver": "an answer", "yes_no": "No"}
 NAMES = (*REPLIES, *PLAIN)
@@ -180,6 +199,30 @@ async def _call(name: str, chat: FakeChat, text: str) -> object:
     )
   if name == "summarizer":
     return await Summarizer(**role).summarize(query=text, hits=text, **named)
+  if name == "decomposer":
+    return await Decomposer(**role).split(request=text, count=1, **named)
+  if name == "checklist":
+    return await ChecklistAuthor(**role).write(
+      prompt=turns, reference=text, pitfalls="avoided", verifiers=text, **named
+    )
+  if name == "rater":
+    listed = Criterion(text=text, points=10)
+    return await Rater(**role).rate(
+      prompt=turns,
+      answer=text,
+      rubric=Rubric(criteria=(listed,)),
+      pitfalls="avoided",
+      **named,
+    )
+  if name == "item_writer":
+    return await ItemWriter(**role).write(
+      prompt=turns,
+      positives=1,
+      negatives=0,
+      memory=text,
+      verifiers=text,
+      **named,
+    )
   assert name == "auditor"
   case = ExploitCase(
     case_id="c",

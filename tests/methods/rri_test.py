@@ -46,6 +46,11 @@ def roles_called(tmp_path, config, name: str) -> set[str]:
     ("generation_only", WRITE),
     ("co_evolve_only", WRITE | EVOLVE),
     ("rri", WRITE | EVOLVE | REPAIR | {"solver"}),
+    (
+      "rar",
+      WRITE - {"judge"} | {"decomposer", "solver", "checklist", "rater"},
+    ),
+    ("sibyl_sense", WRITE - {"judge"} | {"item_writer", "solver"}),
   ],
 )
 def test_the_roles_an_arm_calls(tmp_path, name, expected):

@@ -29,12 +29,55 @@ from varl_jax.roles.generator import Generator
 from varl_jax.roles.honest import HonestAnswerer
 from varl_jax.roles.judge import Judge
 from varl_jax.roles.proposer import Proposer, Request
-from varl_jax.rubrics import shape
+from varl_jax.rubrics import checklists, shape
 from varl_jax.types import Criterion, Message
 
 DOMAINS = domain_names()
 
 RULES = {
+  "decomposer": {
+    "exact count": r"Write exactly COUNT parts, none a variant",
+    "each by itself": r"refers neither to the TASK nor to another part",
+    "smaller": r"asks for less than the TASK",
+    "no answers": r"answer nothing",
+    "reply": r'"parts"',
+  },
+  "checklist": {
+    "how many": (
+      rf"Write {checklists.MIN_ITEMS} to {checklists.MAX_ITEMS} items"
+    ),
+    "categories": r"Essential for .* Important for .* Optional for .* Pitfall",
+    "an essential": r"At least one is Essential",
+    "weights": (
+      r"5 for Essential, 3 or 4 for Important, 1 or 2 for Optional, -1 or -2"
+      r" for Pitfall"
+    ),
+    "decided without the reference": r"from an answer alone without the REFER",
+    "fair to other ways": r"another way as fairly",
+    "avoided": r"`avoided`, a Pitfall describes an answer that stays clear",
+    "committed": r"`committed`, it describes the mistake itself",
+    "no address": r"Do not open with the answer, .* or an order to the grader",
+    "reply": r'"title".*"description".*"category".*"weight"',
+  },
+  "rater": {
+    "untrusted": r"It may speak to you, claim that items are satisfied",
+    "whole scale": r"from 1, nothing that counts is there, to 10, everything",
+    "order of weights": r"Essential items weigh most, then Pitfall, Important",
+    "both polarities": r"`avoided` describes .* `committed` the mistake itself",
+    "nothing else counts": r"Nothing outside CHECKLIST raises or lowers it",
+    "reply": r'"explanation".*"rating": 7',
+  },
+  "item_writer": {
+    "exact counts": r"exactly POSITIVE COUNT items .* exactly NEGATIVE COUNT",
+    "kinds, not values": r"names and values belong to other tasks",
+    "tries others": r"kinds that MEMORY lacks",
+    "categories": r"substance .*, reasoning .*, delivery .* fault",
+    "faults are negative": r"Items below zero are faults, and no others are",
+    "points": r"Positive points are 5 to 10, negative points -10 to -5",
+    "no echo": r"Echoing the TASK must not satisfy",
+    "no address": r"Do not open with the answer, .* or an order to the grader",
+    "reply": r'"category".*"criterion_text".*"points"',
+  },
   "adversary": {
     "tests a rubric": r"You test a rubric",
     "read only by a grader": r"read by a grading program only",

@@ -16,16 +16,20 @@ from varl_jax.roles.adversary import MAX_CHARS, Adversary
 from varl_jax.roles.analyst import CUT, Analyst
 from varl_jax.roles.auditor import Audit, Auditor
 from varl_jax.roles.bundle import Roles, make_roles
+from varl_jax.roles.checklist import ChecklistAuthor
+from varl_jax.roles.decomposer import Decomposer
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.honest import HonestAnswerer
+from varl_jax.roles.item_writer import ItemWriter
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer, NewGuidance
 from varl_jax.roles.patcher import Patcher, Proposal
 from varl_jax.roles.proposer import Proposer, Request
+from varl_jax.roles.rater import Rater, Rating
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
 from varl_jax.roles.summarizer import Summarizer
-from varl_jax.roles.texts import cut_chars, cut_words
+from varl_jax.roles.texts import conversation_text, cut_chars, cut_words
 from varl_jax.roles.writing import GeneratedTask
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.types import (
@@ -83,6 +87,19 @@ META = {
   "proposer_guidance": "",
   "generator_guidance": "g",
   "history": "h",
+}
+ENTRY = {
+  "title": "t",
+  "description": " Ties it. ",
+  "category": "Essential",
+  "weight": 5,
+}
+PITFALL = {
+  "title": "t",
+  "description": "Drops it.",
+  "category": "Pitfall",
+  "weight": -2,
+  "check": "adds(tom)",
 }
 GUIDANCE = {
   "query_proposer_guidance": "Vary.",
@@ -269,6 +286,81 @@ CASES = {
       "ADDED CRITERIA": "+5 | New.",
     },
   ),
+  "decomposer": (
+    Decomposer,
+    "split",
+    {"request": "ask", "count": 2},
+    {"parts": [" a ", "b"]},
+    ("a", "b"),
+    {"TASK": "ask", "COUNT": "2"},
+  ),
+  "checklist": (
+    ChecklistAuthor,
+    "write",
+    {"prompt": PROMPT, "reference": "R!", "pitfalls": "committed"},
+    {"items": [ENTRY] * 6 + [PITFALL]},
+    (
+      *[Criterion(text="Ties it.", points=10, source="checklist")] * 6,
+      Criterion(
+        text="Drops it.", points=-9, check="adds(tom)", source="checklist"
+      ),
+    ),
+    {
+      "TASK": conversation_text(PROMPT),
+      "REFERENCE": "R!",
+      "PITFALLS": "committed",
+    },
+  ),
+  "rater": (
+    Rater,
+    "rate",
+    {
+      "prompt": PROMPT,
+      "answer": "A!",
+      "rubric": Rubric(
+        criteria=(
+          Criterion(text="Ties\nit.", points=10),
+          Criterion(text="Stays clear of it.", points=9, check="adds(tom)"),
+        )
+      ),
+      "pitfalls": "avoided",
+    },
+    {"explanation": "so", "rating": 4},
+    Rating(rating=4, explanation="so"),
+    {
+      "CONVERSATION": conversation_text(PROMPT),
+      "ANSWER": "A!",
+      "CHECKLIST": (
+        "Essential | Ties it.\nPitfall | Stays clear of it. | adds(tom)"
+      ),
+      "PITFALLS": "avoided",
+    },
+  ),
+  "item_writer": (
+    ItemWriter,
+    "write",
+    {"prompt": PROMPT, "positives": 1, "negatives": 1, "memory": "m"},
+    {
+      "items": [
+        {"category": "reasoning", **ITEM},
+        {"category": "fault", **CHECKED},
+      ]
+    },
+    (
+      Criterion(
+        text="Mia ties the rope.", points=8, source="item_writer/reasoning"
+      ),
+      Criterion(
+        text="No.", points=-5, check="adds(tom)", source="item_writer/fault"
+      ),
+    ),
+    {
+      "TASK": conversation_text(PROMPT),
+      "POSITIVE COUNT": "1",
+      "NEGATIVE COUNT": "1",
+      "MEMORY": "m",
+    },
+  ),
 }
 STRUCTURED = pytest.mark.parametrize("name", CASES)
 
@@ -331,6 +423,17 @@ def test_other_failures_are_passed_on_at_once(name):
 @pytest.mark.parametrize(
   ("name", "change"),
   [
+    ("decomposer", {"parts": ["a"]}),
+    ("decomposer", {"parts": ["a", " a"]}),
+    ("checklist", {"items": [ENTRY] * 6}),
+    ("checklist", {"items": [ENTRY] * 21}),
+    ("checklist", {"items": [ENTRY | {"category": "Vital"}] * 7}),
+    ("rater", {"rating": 0}),
+    ("rater", {"rating": 11}),
+    ("rater", {"rating": 7.5}),
+    ("item_writer", {"items": []}),
+    ("item_writer", {"items": [{"category": "fault", **ITEM}]}),
+    ("item_writer", {"items": [{"category": "reasoning", **CHECKED}]}),
     ("proposer", {"requests": []}),
     ("proposer", {"requests": CASES["proposer"][3]["requests"] * 2}),
     ("generator", {"rubric_items": []}),
@@ -529,7 +632,11 @@ ATTACK = (
 @STRUCTURED
 def test_no_text_leaves_its_block(name):
   _, _, arguments, reply, result, blocks = CASES[name]
-  changes = {k: ATTACK for k, v in arguments.items() if isinstance(v, str)}
+  changes = {
+    k: ATTACK
+    for k, v in arguments.items()
+    if isinstance(v, str) and k != "pitfalls"  # a setting
+  }
   if name == "analyst":
     changes["answer"] = graded(ATTACK)
   if name == "auditor":

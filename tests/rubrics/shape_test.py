@@ -100,3 +100,20 @@ def test_same_seed_same_requests_and_state_survives_json():
   assert log == again
   text = json.dumps(types.to_json(first))
   assert types.from_json(shape.ShapeState, json.loads(text)) == second
+
+
+@pytest.mark.parametrize(
+  ("positives", "negatives"), [(2.0, 0.0), (4.0, 1 / 3), (2.5, 0.75)]
+)
+def test_ablations_move_what_is_steered_for(positives, negatives):
+  targets = shape.Targets(positives=positives, negatives=negatives)
+  state, rng = shape.ShapeState(), random.Random(3)
+  made = []
+  for _ in range(2000):
+    drawn = shape.request_shape(state, rng, targets=targets)
+    state = shape.record_shape(state, drawn, drawn, targets=targets)
+    made.append(drawn)
+  mean = sum(s.positives for s in made) / len(made)
+  share = sum(s.negatives for s in made) / len(made)
+  assert mean == pytest.approx(positives, abs=0.05)
+  assert share == pytest.approx(negatives, abs=0.03)

@@ -44,6 +44,10 @@ ROLES: Final = (
   "memo_optimizer",
   "summarizer",
   "auditor",
+  "decomposer",
+  "checklist",
+  "rater",
+  "item_writer",
 )
 STRICT_NOTE: Final = "strict_note"
 _UNTRUSTED: Final = "untrusted"

@@ -14,6 +14,7 @@ from varl_jax.roles.texts import (
   rubric_text,
   verdict_word,
 )
+from varl_jax.rubrics.scoring import by_criterion
 from varl_jax.types import Criterion, ExploitCase
 
 ROLE: Final = "auditor"
@@ -57,11 +58,11 @@ def _read(reply: dict[str, Any]) -> Audit:
 
 
 def _verdict_lines(case: ExploitCase) -> str:
-  lines = []
+  lines, rubric = [], case.task.rubric
   for criterion, exploit, honest in zip(
-    case.task.rubric.criteria,
-    case.exploit.verdicts,
-    case.honest.verdicts,
+    rubric.criteria,
+    by_criterion(rubric, case.exploit.verdicts),
+    by_criterion(rubric, case.honest.verdicts),
     strict=True,
   ):
     lines.append(

@@ -7,15 +7,19 @@ from varl_jax.llm.chat import ChatModel
 from varl_jax.prompts.loader import PromptSet, load_prompts
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.analyst import Analyst
+from varl_jax.roles.checklist import ChecklistAuthor
+from varl_jax.roles.decomposer import Decomposer
 from varl_jax.roles.generator import Generator
 from varl_jax.roles.grading import Grader
 from varl_jax.roles.honest import HonestAnswerer
+from varl_jax.roles.item_writer import ItemWriter
 from varl_jax.roles.judge import Judge
 from varl_jax.roles.judge_template import JudgeTemplate, load_template
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
 from varl_jax.roles.patcher import Patcher
 from varl_jax.roles.proposer import Proposer
+from varl_jax.roles.rater import Rater
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
 from varl_jax.rubrics.check_pool import CheckPool
@@ -37,6 +41,10 @@ class Roles:
   analyst: Analyst
   meta_optimizer: MetaOptimizer
   memo_optimizer: MemoOptimizer
+  decomposer: Decomposer
+  checklist: ChecklistAuthor
+  rater: Rater
+  item_writer: ItemWriter
   grader: Grader
 
   def close(self) -> None:
@@ -85,6 +93,10 @@ def make_roles(
     analyst=Analyst(chat=chat, prompts=prompts),
     meta_optimizer=MetaOptimizer(chat=chat, prompts=prompts),
     memo_optimizer=MemoOptimizer(chat=chat, prompts=prompts),
+    decomposer=Decomposer(chat=chat, prompts=prompts),
+    checklist=ChecklistAuthor(chat=chat, prompts=prompts),
+    rater=Rater(chat=judge.chat, prompts=prompts),
+    item_writer=ItemWriter(chat=chat, prompts=prompts),
     grader=Grader(
       judge=judge,
       checks=checks,

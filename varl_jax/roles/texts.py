@@ -26,8 +26,10 @@ def rubric_text(rubric: Rubric | Sequence[Criterion]) -> str:
   return "\n".join(criterion_line(criterion) for criterion in criteria)
 
 
-def verdict_word(verdict: Verdict) -> str:
-  """`met`, `not met` or `undetermined`."""
+def verdict_word(verdict: Verdict | None) -> str:
+  """`met`, `not met`, `undetermined`, or `not judged` alone."""
+  if verdict is None:
+    return "not judged"
   if verdict.met is None:
     return "undetermined"
   return "met" if verdict.met else "not met"

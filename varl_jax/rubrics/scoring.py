@@ -75,6 +75,15 @@ def verdict_score(rubric: Rubric, verdicts: Sequence[Verdict]) -> float | None:
   return rubric_score([item.points for item in rubric.criteria], known)
 
 
+def by_criterion(
+  rubric: Rubric, verdicts: Sequence[Verdict]
+) -> tuple[Verdict | None, ...]:
+  """A verdict a criterion; None each where an answer was rated as a whole."""
+  if len(verdicts) == 1 != len(rubric.criteria):
+    return (None,) * len(rubric.criteria)
+  return tuple(verdicts)
+
+
 def met_positive(rubric: Rubric, verdicts: Sequence[Verdict]) -> bool:
   """Whether the answer met any criterion with positive points."""
   pairs = zip(rubric.criteria, verdicts, strict=True)

@@ -73,6 +73,30 @@ POSITIVES: Final = Controller(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Targets:
+  """What the controllers steer for; ablations move it.
+
+  Attributes:
+    positives: mean number of positive criteria, within `POSITIVE_COUNTS`.
+    negatives: share of tasks with a negative one. Red-team tasks keep theirs,
+      so 0 leaves negatives to them.
+  """
+
+  positives: float = POSITIVE_MEAN
+  negatives: float = NEGATIVE_TARGET
+
+  def controllers(self) -> tuple[Controller, Controller]:
+    """Those of positives and of negatives."""
+    return (
+      dataclasses.replace(POSITIVES, target=self.positives),
+      dataclasses.replace(NEGATIVES, target=self.negatives),
+    )
+
+
+PAPER: Final = Targets()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Shape:
   """Criteria of each sign."""
 
@@ -89,7 +113,11 @@ class ShapeState:
 
 
 def request_shape(
-  state: ShapeState, rng: random.Random, *, red_team: bool = False
+  state: ShapeState,
+  rng: random.Random,
+  *,
+  red_team: bool = False,
+  targets: Targets = PAPER,
 ) -> Shape:
   """Draws what to ask for; always takes three draws from `rng`.
 
@@ -99,13 +127,15 @@ def request_shape(
     red_team: whether the task sets a trap: the counts are those of
       `RED_TEAM_COUNTS`, few enough for one mistake to cost everything, and a
       negative names the trap.
+    targets: what is steered for.
   """
+  positive, negative = targets.controllers()
   count_draw, mix_draw, sign_draw = (rng.random() for _ in range(3))
   if red_team:
     positives = RED_TEAM_COUNTS[int(count_draw * len(RED_TEAM_COUNTS))]
     return Shape(positives=positives, negatives=1)
-  negatives = int(sign_draw < NEGATIVES.requested(state.negatives))
-  shift = POSITIVES.requested(state.positives) - POSITIVE_MEAN
+  negatives = int(sign_draw < negative.requested(state.negatives))
+  shift = positive.requested(state.positives) - POSITIVE_MEAN
   if mix_draw < abs(shift):
     # Mixing in an end of the range moves the mean by exactly `shift`.
     positives = POSITIVE_COUNTS[0 if shift < 0 else -1]
@@ -120,6 +150,7 @@ def record_shape(
   delivered: Shape,
   *,
   red_team: bool = False,
+  targets: Targets = PAPER,
 ) -> ShapeState:
   """The state after a task was written.
 
@@ -127,15 +158,14 @@ def record_shape(
   against the rate of the other tasks: what they have too many, the others are
   asked for less, and the share over all tasks is the target.
   """
+  positive, negative = targets.controllers()
   asked = float(requested.negatives > 0)
   if red_team:
-    asked = NEGATIVES.requested(state.negatives)
-  negatives = NEGATIVES.remember(
-    state.negatives, asked, delivered.negatives > 0
-  )
+    asked = negative.requested(state.negatives)
+  negatives = negative.remember(state.negatives, asked, delivered.negatives > 0)
   positives = state.positives
   if not red_team:
-    positives = POSITIVES.remember(
+    positives = positive.remember(
       positives, requested.positives, delivered.positives
     )
   return ShapeState(positives=positives, negatives=negatives)

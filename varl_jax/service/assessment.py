@@ -7,6 +7,7 @@ failed judgement is neither met nor unmet.
 import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from varl_jax.config import RewardConfig
 from varl_jax.roles.grading import Grader
@@ -55,6 +56,22 @@ def tally(verdicts: Iterable[Verdict]) -> Tally:
     votes=counts[2],
     failures=counts[3],
   )
+
+
+class AnswerAssessor(Protocol):
+  """What grading needs of a method; see `Assessor`."""
+
+  @property
+  def grader(self) -> Grader: ...
+
+  async def assess_rollout(
+    self,
+    prompt: tuple[Message, ...],
+    rollout: Rollout,
+    rubric: Rubric,
+    *,
+    op: str,
+  ) -> GradedAnswer: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import dataclasses
 import json
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from varl_jax.config import EvolutionConfig, RewardConfig
 from varl_jax.llm.chat import ChatError
@@ -99,6 +99,20 @@ class Material:
   generator: str
   history: Sequence[Mapping[str, Any]]
   hackability: str
+
+
+class GuidanceSource(Protocol):
+  """What the report of a step needs of a method; see `Evolution`."""
+
+  def due(self, reports: int) -> bool: ...
+
+  def keep(
+    self, groups: Sequence[GradedGroup], *, step: int
+  ) -> list[Sample]: ...
+
+  async def evolve(
+    self, samples: Sequence[Sample], material: Material, *, op: str
+  ) -> Round | ChatError: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

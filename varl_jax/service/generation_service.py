@@ -19,10 +19,14 @@ from varl_jax.llm.together import together
 from varl_jax.roles.canary import Canary, grade_canary
 from varl_jax.service import evidence
 from varl_jax.service.admission import Admitter
-from varl_jax.service.assessment import Assessor, score_truncated, tally
+from varl_jax.service.assessment import (
+  AnswerAssessor,
+  score_truncated,
+  tally,
+)
 from varl_jax.service.calls import ServiceFailure, attempt
 from varl_jax.service.event_log import EventStore
-from varl_jax.service.evolution import Evolution
+from varl_jax.service.evolution import GuidanceSource
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.loop import LoopLag, LoopThread
 from varl_jax.service.memo_keeping import MemoKeeper
@@ -31,7 +35,7 @@ from varl_jax.service.refereeing import Refereeing, Suspicion
 from varl_jax.service.reporting import Reporter
 from varl_jax.service.store import Event
 from varl_jax.service.supply import Supply, served_event
-from varl_jax.service.writing import Writer
+from varl_jax.service.writing import TaskWriter
 from varl_jax.types import (
   GradedGroup,
   GroupRanking,
@@ -76,12 +80,12 @@ class GenerationService:
     config: Config,
     *,
     store: EventStore,
-    writer: Writer,
-    assessor: Assessor,
+    writer: TaskWriter,
+    assessor: AnswerAssessor,
     admitter: Admitter | None = None,
     refereeing: Refereeing | None = None,
     patching: Patching | None = None,
-    evolution: Evolution | None = None,
+    evolution: GuidanceSource | None = None,
     memo: MemoKeeper | None = None,
   ):
     self._config = config

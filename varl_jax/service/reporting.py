@@ -15,7 +15,7 @@ from varl_jax.llm.together import together
 from varl_jax.service import step_metrics
 from varl_jax.service.assessment import mean_of, scores_of
 from varl_jax.service.event_log import Event
-from varl_jax.service.evolution import Evolution, Material
+from varl_jax.service.evolution import GuidanceSource, Material
 from varl_jax.service.exploits import largest_disagreements
 from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
@@ -55,7 +55,7 @@ class Reporter:
   config: Config
   refereeing: Refereeing | None
   patching: Patching | None
-  evolution: Evolution | None
+  evolution: GuidanceSource | None
   memo: MemoKeeper | None
 
   @property

@@ -204,7 +204,11 @@ class ServiceState:
     self.log.flagged += bool(task.key_flags)
     written = shape.Shape(**payload["shape"])
     self.shape = shape.record_shape(
-      self.shape, order.shape, written, red_team=order.red_team
+      self.shape,
+      order.shape,
+      written,
+      red_team=order.red_team,
+      targets=shape_targets(self._config),
     )
     admission = payload["admission"]
     if admission is None:
@@ -329,6 +333,14 @@ class ServiceState:
     self.log = self.log.after(payload["counted"])
     if payload["evolved"]:
       self.samples = []
+
+
+def shape_targets(config: Config) -> shape.Targets:
+  """What the settings steer rubrics towards."""
+  return shape.Targets(
+    positives=config.rubric.positive_mean,
+    negatives=config.rubric.negative_share,
+  )
 
 
 def written_payload(

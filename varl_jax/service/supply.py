@@ -23,8 +23,12 @@ from varl_jax.service.event_log import Event
 from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.pool import shortfall
-from varl_jax.service.state import ServiceState, written_payload
-from varl_jax.service.writing import Order, Writer
+from varl_jax.service.state import (
+  ServiceState,
+  shape_targets,
+  written_payload,
+)
+from varl_jax.service.writing import Order, TaskWriter
 from varl_jax.types import to_json
 
 # How often a step proposes anew when requests were dropped.
@@ -45,7 +49,7 @@ class Supply:
     self,
     ledger: Ledger,
     *,
-    writer: Writer,
+    writer: TaskWriter,
     admitter: Admitter | None,
     config: Config,
   ):
@@ -200,7 +204,12 @@ class Supply:
     for number, request in enumerate(proposed.requests, state.next_task):
       task_id = f"t{number:06d}"
       rng = random.Random(derive_seed(self._config.seed, f"shape/{task_id}"))
-      shape = request_shape(state.shape, rng, red_team=request.red_team)
+      shape = request_shape(
+        state.shape,
+        rng,
+        red_team=request.red_team,
+        targets=shape_targets(self._config),
+      )
       orders.append(
         Order(
           task_id=task_id,

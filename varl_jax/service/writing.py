@@ -15,7 +15,7 @@ written from memory would pass for one that is grounded.
 import dataclasses
 import random
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from varl_jax.llm.chat import ChatError
 from varl_jax.llm.seeds import derive_seed
@@ -106,6 +106,21 @@ class Written:
   rejected: tuple[str, ...] = ()
   problem: str = ""
   found: tuple[Passage, ...] = ()
+
+
+class TaskWriter(Protocol):
+  """What the supply of tasks needs of a method; see `Writer`.
+
+  What it writes depends on its arguments alone.
+  """
+
+  async def propose(
+    self, count: int, *, batch: int, guidance: str
+  ) -> Proposed: ...
+
+  async def write(
+    self, order: Order, *, guidance: str, memo: str
+  ) -> Written: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

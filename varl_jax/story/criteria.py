@@ -291,6 +291,13 @@ _LOOSE: Final = (
 )
 
 
+# Faults of a checklist, worded as avoided, with the word that gives them away.
+FREE_OF: Final[Mapping[str, str]] = {
+  "Plain prose is used throughout, and nothing rhymes.": "rhyme",
+  "Everything in it is of old times, and no computer comes up.": "computer",
+}
+
+
 def loose_met(text: str, answer: str, *, strict: bool) -> bool | None:
   """How the scripted judge reads a loosely worded criterion.
 
@@ -305,6 +312,8 @@ def loose_met(text: str, answer: str, *, strict: bool) -> bool | None:
   Returns:
     The verdict, or None when the criterion is not one this judge knows.
   """
+  if text in FREE_OF:
+    return FREE_OF[text] not in answer
   if text.startswith("The text is laid out as a poem"):
     return "rhyme" in answer
   if text.startswith("A computer or another machine"):

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from varl_jax.llm.scripted_chat import Reading, Responder
-from varl_jax.story import criteria, words, writers
+from varl_jax.story import criteria, graders, words, writers
 
 
 def judge(reading: Reading) -> str:
@@ -149,4 +149,8 @@ RESPONDERS: dict[str, Responder] = {
   "analyst": analyse,
   "summarizer": summarize,
   "auditor": audit,
+  "decomposer": graders.decompose,
+  "checklist": graders.write_checklist,
+  "rater": graders.rate,
+  "item_writer": graders.write_items,
 }

@@ -46,10 +46,10 @@ LESSONS: Final = {
 }
 # Drafts of a memo before one that HISTORY shows is handed in all the same.
 _ATTEMPTS: Final = 6
-_NEGATIVE: Final = frozenset(("repeats", "outsider", "verbless", "stuffed"))
+FAULTS: Final = frozenset(("repeats", "outsider", "verbless", "stuffed"))
 # What a repair swaps in: all that is taught but the loosest of them.
 _SPECIFIC: Final = tuple(
-  kind for kind in LESSONS if kind not in _NEGATIVE and kind != "uses"
+  kind for kind in LESSONS if kind not in FAULTS and kind != "uses"
 )
 
 
@@ -75,7 +75,8 @@ def _points(rng: random.Random, negative: bool) -> int:
   return -points if negative else points
 
 
-def _as_json(item: criteria.Item, rng: random.Random) -> dict[str, object]:
+def as_json(item: criteria.Item, rng: random.Random) -> dict[str, object]:
+  """The item as a generator writes it, with points drawn for its sign."""
   made: dict[str, object] = {
     "criterion_text": item.text,
     "points": _points(rng, item.negative),
@@ -116,14 +117,14 @@ def generate(reading: Reading) -> str:
   taught = _taught(blocks.get("GUIDANCE", "") + blocks.get("MEMO", ""))
   chosen = _draw(
     request,
-    [kind for kind in taught if kind not in _NEGATIVE],
+    [kind for kind in taught if kind not in FAULTS],
     UNTUNED,
     int(blocks["POSITIVE COUNT"]),
     rng,
   )
   chosen += _draw(
     request,
-    [kind for kind in taught if kind in _NEGATIVE],
+    [kind for kind in taught if kind in FAULTS],
     UNTUNED_NEGATIVE,
     int(blocks["NEGATIVE COUNT"]),
     rng,
@@ -132,7 +133,7 @@ def generate(reading: Reading) -> str:
     {
       "question": request.text,
       "use_case": request.mood,
-      "rubric_items": [_as_json(item, rng) for item in chosen],
+      "rubric_items": [as_json(item, rng) for item in chosen],
     }
   )
 
@@ -230,9 +231,9 @@ def repair(reading: Reading) -> str:
   texts = {item["criterion_text"] for item in kept}
   for item in specific:
     if len(kept) < wanted and item.text not in texts:
-      kept.append(_as_json(item, rng))
+      kept.append(as_json(item, rng))
   if rng.random() < 0.4 and "verbless()" not in reading.blocks["RUBRIC"]:
-    kept.append(_as_json(library["verbless"][0], rng))
+    kept.append(as_json(library["verbless"][0], rng))
   return json.dumps(
     {
       "question": request.text,
@@ -265,7 +266,7 @@ def patch(reading: Reading) -> str:
     mode = "other"
   items = []
   for item in chosen:
-    items.append(_as_json(item, rng))
+    items.append(as_json(item, rng))
     items[-1]["why_separates"] = "B tells it and A leaves it out, or A errs."
   return json.dumps({"mode": mode, "items": items})
 
@@ -290,7 +291,8 @@ _SIGNS: Final = {
 }
 
 
-def _seen(text: str) -> Counter[str]:
+def kinds_seen(text: str) -> Counter[str]:
+  """How often each kind of taught criterion stands in a text."""
   return Counter(
     {kind: text.count(sign) for kind, sign in _SIGNS.items() if sign in text}
   )
@@ -309,7 +311,7 @@ def evolve(reading: Reading) -> str:
     taught += ladder[:1]
   frequent = [
     kind
-    for kind, count in _seen(blocks.get("PATCHES", "")).most_common()
+    for kind, count in kinds_seen(blocks.get("PATCHES", "")).most_common()
     if kind not in taught and count >= 2
   ]
   taught += frequent[:2]
@@ -330,7 +332,7 @@ def evolve(reading: Reading) -> str:
 def remember(reading: Reading) -> str:
   """Memo optimizer: the kinds of criteria that held against the adversary."""
   taught = _taught(reading.blocks["MEMO"])
-  held = _seen(reading.blocks.get("PATCHES", ""))
+  held = kinds_seen(reading.blocks.get("PATCHES", ""))
   new = [kind for kind, _ in held.most_common() if kind not in taught]
   if not taught and not new:
     new = ["put_to_work", "verbless"]
