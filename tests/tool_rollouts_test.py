@@ -1,4 +1,4 @@
-"""Conversations with tools: who wrote each token, and what it was drawn with."""
+"""Conversations with tools: who wrote each token, and how it was drawn."""
 
 import dataclasses
 import functools
