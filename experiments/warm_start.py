@@ -7,8 +7,8 @@
 The policy learns a mixture of good stories, thin stories, keyword lists and
 rambling for training requests, so that reinforcement learning can move it
 either way. With `--lookup` the story policy also learns to look a sign up, now
-and then, and to guess it otherwise. Equal bit for bit on one kind of CPU and one version of
-jax.
+and then, and to guess it otherwise. Equal bit for bit on one kind of CPU and
+one version of jax.
 """
 
 import json
