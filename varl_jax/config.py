@@ -530,7 +530,6 @@ _AT_LEAST_ONE = (
   "retrieval.passages",
   "retrieval.max_chars",
   "tools.max_calls",
-  "tools.max_result_tokens",
   "tools.passages",
   "tools.web_results",
   "pool.window",
@@ -661,6 +660,11 @@ def _validate(config: Config) -> None:
     raise ConfigError(
       "train.tasks_per_step is a multiple of train.minibatch_tasks, got"
       f" {config.train.tasks_per_step} and {config.train.minibatch_tasks}."
+    )
+  if config.tools.max_result_tokens < 8:
+    raise ConfigError(
+      "tools.max_result_tokens is at least 8, or no result says anything; got"
+      f" {config.tools.max_result_tokens}."
     )
   if config.pool.floor > config.pool.capacity:
     raise ConfigError(

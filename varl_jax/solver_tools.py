@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from varl_jax.config import Config, ConfigError
+from varl_jax.domains import STORY
 from varl_jax.llm.chat import ChatModel
 from varl_jax.prompts.loader import load_prompts
 from varl_jax.retrieval.collection import SOLVER_SEARCH
@@ -27,12 +28,9 @@ from varl_jax.service.solver_tools import (
   ToolRunner,
   WebSearch,
 )
-from varl_jax.story.lookup import LOOKUP
 from varl_jax.types import ToolSpec
 
-SPECS: Final = {
-  spec.name: spec for spec in (CLINICAL_SEARCH, WEB_SEARCH, LOOKUP)
-}
+SPECS: Final = {spec.name: spec for spec in (CLINICAL_SEARCH, WEB_SEARCH)}
 
 
 def tool_specs(config: Config) -> tuple[ToolSpec, ...]:
@@ -41,12 +39,23 @@ def tool_specs(config: Config) -> tuple[ToolSpec, ...]:
   Raises:
     ConfigError: there is no tool of a name.
   """
+  known = SPECS | _own_specs(config)
   for name in config.tools.chosen:
-    if name not in SPECS:
+    if name not in known:
       raise ConfigError(
-        f"tools.names has no tool {name!r}; choose {', '.join(SPECS)}."
+        f"tools.names: domain {config.domain!r} has no tool {name!r}; choose"
+        f" {', '.join(known)}."
       )
-  return tuple(SPECS[name] for name in config.tools.chosen)
+  return tuple(known[name] for name in config.tools.chosen)
+
+
+def _own_specs(config: Config) -> dict[str, ToolSpec]:
+  """The tools of the domain alone."""
+  if config.domain != STORY:
+    return {}
+  from varl_jax.story.lookup import LOOKUP  # a domain loads its own parts
+
+  return {LOOKUP.name: LOOKUP}
 
 
 def open_tools(
@@ -75,13 +84,9 @@ def open_tools(
       made[spec.name] = own[spec.name]
     elif spec is CLINICAL_SEARCH:
       made[spec.name] = _clinical_search(config, chat, stack)
-    elif spec is WEB_SEARCH:
-      made[spec.name] = _web_search(config)
     else:
-      raise ConfigError(
-        f"Domain {config.domain!r} has no tool {spec.name!r}; take it out of"
-        " tools.names."
-      )
+      assert spec is WEB_SEARCH
+      made[spec.name] = _web_search(config)
   if not made:
     return None
   return ToolRunner(tools=made, timeout_s=config.tools.timeout_s, notify=notify)
