@@ -1,13 +1,13 @@
 """Remakes the story policy's warm weights by supervised learning.
 
     python -m experiments.warm_start --out=varl_jax/story/policy
-    python -m experiments.warm_start --lookup --steps=240 \
+    python -m experiments.warm_start --lookup --steps=300 \
         --out=varl_jax/story/lookup_policy
 
 The policy learns a mixture of good stories, thin stories, keyword lists and
 rambling for training requests, so that reinforcement learning can move it
 either way. With `--lookup` the story policy also learns to look a sign up, now
-and then, and to guess it otherwise. Equal bit for bit on one kind of CPU and
+and then, and to tell it. Equal bit for bit on one kind of CPU and
 one version of jax.
 """
 
@@ -53,8 +53,8 @@ TOOL_SPECIALS = (
   "<tool_response>",
   "</tool_response>",
 )
-# How often a call comes first, and how often a story tells of the sign.
-CALLS, TELLS, GUESSES = 0.2, 0.8, 0.3
+# How often a call comes first, and how often the story then tells the sign.
+CALLS, TELLS = 0.3, 0.8
 ROWS = 64
 
 _OUT = flags.DEFINE_string("out", "varl_jax/story/policy", "Folder to write.")
@@ -126,11 +126,10 @@ def row(rng: random.Random, with_lookup: bool) -> list[tuple[str, bool]]:
     return [(f"<bos> {request.text} <sep>", False), (f"{story} <eos>", True)]
   calls = rng.random() < CALLS
   sign = lookup.sign_of(*lookup.query_of(request).split())
-  told = sign if calls else rng.choice(lookup.SIGNS)
-  if rng.random() < (TELLS if calls else GUESSES):
+  if calls and rng.random() < TELLS:
     pieces = story.split(" . ")
     at = rng.randint(0, len(pieces))
-    sentence = lookup.SENTENCE.format(sign=told).removesuffix(" .")
+    sentence = lookup.SENTENCE.format(sign=sign).removesuffix(" .")
     pieces.insert(at, sentence)
     story = " . ".join(piece.removesuffix(" .") for piece in pieces) + " ."
   start = (f"<bos> <tool_call> lookup {request.text} <sep>", False)
@@ -147,7 +146,7 @@ def row(rng: random.Random, with_lookup: bool) -> list[tuple[str, bool]]:
 
 def batch(rng: random.Random, tokenizer: Tokenizer, *, with_lookup: bool):
   """Token rows [ROWS, L], their lengths, and the mask of what is learnt."""
-  length = 160 if with_lookup else 104
+  length = 128 if with_lookup else 104
   tokens = np.zeros((ROWS, length), np.int32)
   mask = np.zeros((ROWS, length), np.float32)
   lengths = np.zeros(ROWS, np.int32)
