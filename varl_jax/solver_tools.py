@@ -132,6 +132,11 @@ def _web_search(config: Config) -> WebSearch:
         f"{engine.name} wants a key; name the environment variable that holds"
         " it by tools.web_key_env."
       )
+    if not (key.isascii() and key.isprintable()):
+      raise ConfigError(
+        f"The key in {tools.web_key_env} has characters that no header carries;"
+        " use the one that the service gave you."
+      )
     if not (tools.web_url or engine.url):
       raise ConfigError(
         f"{engine.name} has no address of its own; give yours as tools.web_url."

@@ -113,6 +113,10 @@ class EngineSearch:
     for attempt in range(_ATTEMPTS):
       try:
         status, wait, body = await self._send(asked)
+      except httpx.InvalidURL as error:
+        raise RetrievalError(
+          f"tools.web_url {self.url!r} is no address ({error})."
+        ) from error
       except httpx.HTTPError as error:
         status, wait, body = 0, "", b""
         why = f"cannot be reached ({type(error).__name__})"
