@@ -6,8 +6,9 @@
     python -m experiments.story_lookup --paid=runs/look --unpaid=runs/unpaid
 
 The second run has the same policy and the same tool, and rubrics that ask for
-nothing one could look up. The last command reads the metrics of both and writes
-`experiments/results/story_lookup.json` and the page beside it.
+nothing one could look up. The last command reads the metrics of both, or of the
+first alone, and writes `experiments/results/story_lookup.json` and the page
+beside it.
 """
 
 import dataclasses
@@ -73,14 +74,15 @@ def page(runs: dict[str, list[dict[str, float]]]) -> str:
   lines = [
     "# A tool that pays, and its use",
     "",
-    "One criterion of each rubric asks for a word that only the tool `lookup`"
-    " tells (paid), or none does (unpaid). One run each, seed 0; made by"
+    "In `paid` one criterion of each rubric asks for a word that only the tool"
+    " `lookup` tells, in `unpaid` none does. One run each, seed 0; made by"
     " `python -m experiments.story_lookup`.",
     "",
-    "| steps | paid: answers with a result | reward | unpaid: answers with a"
-    " result | reward |",
-    "| --- | --- | --- | --- | --- |",
   ]
+  shown = ("answers with a result", "reward")
+  heads = [f"{name}: {what}" for name in runs for what in shown]
+  lines.append(f"| {' | '.join(['steps', *heads])} |")
+  lines.append(f"|{' --- |' * (1 + len(heads))}")
   longest = max(map(len, runs.values()))
   for start in range(0, longest, WINDOW):
     cells = [f"{start + 1}-{min(start + WINDOW, longest)}"]
@@ -98,6 +100,8 @@ def main(_):
     return train_unpaid(pathlib.Path(_TRAIN.value))
   runs = {}
   for name, folder in (("paid", _PAID.value), ("unpaid", _UNPAID.value)):
+    if not folder:
+      continue
     text = (pathlib.Path(folder) / "metrics.jsonl").read_text()
     runs[name] = curve(text.splitlines())
   text = json.dumps(runs, indent=1) + "\n"
