@@ -4,7 +4,8 @@
 
 After a colon, one of: `rri` (the default), `co_evolve_only`,
 `generation_only`, `rar`, `sibyl_sense` (the paper's arms, Section 4), `smollm2`
-(a real 135M instruct model as the policy; needs the extra of that name).
+(a real 135M instruct model as the policy; needs the extra of that name),
+`lookup` (the policy may look up what a rubric asks for and no request tells).
 
 Every number that differs from the paper's is scaled to stories of some fifty
 words and a policy of 0.2M parameters.
@@ -15,14 +16,15 @@ import ml_collections
 from varl_jax.config import Config
 
 METHODS = ("rri", "co_evolve_only", "generation_only", "rar", "sibyl_sense")
+OTHERS = ("smollm2", "lookup")
 
 
 def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
   """The settings of one variant."""
-  if variant not in (*METHODS, "smollm2"):
+  if variant not in (*METHODS, *OTHERS):
     raise ValueError(
       f"configs/story.py has no variant {variant!r}; choose"
-      f" {', '.join((*METHODS, 'smollm2'))}."
+      f" {', '.join((*METHODS, *OTHERS))}."
     )
   config = ml_collections.ConfigDict(Config().to_dict())
   config.name = "story" if variant == "rri" else f"story_{variant}"
@@ -51,7 +53,18 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
   )
   if variant == "smollm2":
     _use_smollm2(config)
+  if variant == "lookup":
+    _use_lookup(config)
   return config
+
+
+def _use_lookup(config: ml_collections.ConfigDict) -> None:
+  """Room for a call and its result; rubrics as they are first written."""
+  config.update(
+    model=dict(path="story_lookup", max_prompt=56, max_response=104),
+    tools=dict(names="lookup", max_calls=1, max_result_tokens=24),
+    method=dict(name="generation_only", measure_exploits=False),
+  )
 
 
 def _use_smollm2(config: ml_collections.ConfigDict) -> None:

@@ -16,7 +16,7 @@ import pathlib
 import signal
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import jax
@@ -35,8 +35,10 @@ from varl_jax.models import lora, sharding
 from varl_jax.models.errors import ModelError
 from varl_jax.models.loading import load_model
 from varl_jax.models.registry import CausalModel, make_model
+from varl_jax.models.tokenizer import Tokenizer
+from varl_jax.models.tool_turns import tool_turns
 from varl_jax.prompts.loader import PromptError, load_prompts
-from varl_jax.protocols import Validator
+from varl_jax.protocols import ToolBox, Validator
 from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
 from varl_jax.rl.discriminator import Discriminator
 from varl_jax.rl.train_step import Learner
@@ -55,8 +57,11 @@ from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
+from varl_jax.solver_tools import tool_specs
 from varl_jax.suspicion import Suspecting
+from varl_jax.tool_rollouts import ToolUse
 from varl_jax.trainer import Trainer, TrainingFailure
+from varl_jax.types import ToolCall, ToolResult
 
 DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
 # How long a service may take to start beside its trainer.
@@ -128,6 +133,45 @@ class Policy:
   params: Any
   suspecting: Suspecting | None = None
 
+  def with_tools(self, box: ToolBox) -> "Policy":
+    """The same with tool calls run by `box`, where the policy has tools."""
+
+    def worker(made: RolloutWorker) -> RolloutWorker:
+      if made.tools is None:
+        return made
+      tools = dataclasses.replace(made.tools, box=box)
+      return dataclasses.replace(made, tools=tools)
+
+    return dataclasses.replace(
+      self, worker=worker(self.worker), examiner=worker(self.examiner)
+    )
+
+
+class _NoToolBox:
+  """Stands where no service is connected yet."""
+
+  def run_tools(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    raise RuntimeError(f"{len(calls)} tool calls before there is a service.")
+
+
+def _tool_use(config: Config, tokenizer: Tokenizer) -> ToolUse | None:
+  """How the policy uses the tools of the settings, None without any."""
+  specs = tool_specs(config)
+  if not specs:
+    return None
+  return ToolUse(
+    specs=specs,
+    turns=tool_turns(
+      tokenizer,
+      [spec.schema() for spec in specs],
+      reasoning=config.model.reasoning,
+    ),
+    box=_NoToolBox(),
+    max_calls=config.tools.max_calls,
+    max_result_tokens=config.tools.max_result_tokens,
+    max_response=config.model.max_response,
+  )
+
 
 def make_policy(config: Config) -> Policy:
   """Loads the model onto the config's mesh; nothing is compiled yet.
@@ -149,6 +193,10 @@ def make_policy(config: Config) -> Policy:
     dtype=config.model.compute_dtype,
     remat=config.model.remat,
   )
+  tools = _tool_use(config, tokenizer)
+  forbidden = tokenizer.forbidden_ids
+  if tools is not None:
+    forbidden |= tools.turns.forbidden_ids
   axes = model.axes()
   if config.lora.rank:
     key = jax.random.key(config.seed)
@@ -159,7 +207,7 @@ def make_policy(config: Config) -> Policy:
     hidden_fn=model.hidden,
     head_fn=model.lm_head_weight,
     vocab_size=model_config.vocab_size,
-    forbidden_ids=sorted(tokenizer.forbidden_ids),
+    forbidden_ids=sorted(forbidden),
     config=config.train,
     mesh=mesh,
     axes=axes if mesh is not None else None,
@@ -174,11 +222,12 @@ def make_policy(config: Config) -> Policy:
         mesh=mesh,
         model=model,
         stop_ids=tokenizer.stop_ids,
-        forbidden_ids=tokenizer.forbidden_ids,
+        forbidden_ids=forbidden,
         max_prompt=config.model.max_prompt,
         max_new=config.model.max_response,
         temperature=temperature,
         seed=config.seed,
+        continues=tools is not None,
       )
     except ValueError as error:
       raise ConfigError(f"The model cannot be sampled so: {error}") from error
@@ -188,6 +237,7 @@ def make_policy(config: Config) -> Policy:
       system=system,
       max_prompt=config.model.max_prompt,
       reasoning=config.model.reasoning,
+      tools=tools,
     )
 
   training = worker(config.train.temperature)
@@ -251,6 +301,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     stack.enter_context(lock(workdir))
     service = _open_service(config, domain, workdir)
     stack.enter_context(contextlib.closing(service))
+    policy = policy.with_tools(service)
     check_claim(config, workdir)
     claim(config, workdir)
     metrics = stack.enter_context(MetricsWriter(workdir))

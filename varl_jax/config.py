@@ -26,6 +26,11 @@ MAY_CHANGE: Final = (
   "judge.check_workers",
   "judge.canary",
   "retrieval.encoder",
+  "tools.timeout_s",
+  "tools.web_url",
+  "tools.web_key_env",
+  "tools.web_mode",
+  "tools.web_recordings",
 )
 
 
@@ -206,6 +211,46 @@ class RetrievalConfig:
   passages: int = 5
   max_chars: int = 2000
   verify_answer_key: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolsConfig:
+  """Tools that the solver may call (Appendix E).
+
+  Attributes:
+    names: of `clinical_search`, `web_search` and the domain's own, separated
+      by commas; "" for none.
+    max_calls: a rollout; later ones are told that the limit is reached.
+    max_result_tokens: of one result; longer ones are cut visibly.
+    timeout_s: of one call.
+    passages: that a clinical search summarizes.
+    web_engine: whose results a web search gives.
+    web_url: where it answers, "" for the engine's own address.
+    web_key_env: environment variable with its key.
+    web_results: a search.
+    web_mode: `replay` answers from `web_recordings` alone; `record` asks the
+      engine what is not there and adds it, so that a step done again finds the
+      same.
+    web_recordings: file of recorded searches.
+  """
+
+  names: str = ""
+  max_calls: int = 2
+  max_result_tokens: int = 1024
+  timeout_s: float = 60.0
+  passages: int = 8
+  web_engine: Literal["searxng", "brave", "tavily", "serper", "exa"] = "searxng"
+  web_url: str = ""
+  web_key_env: str = ""
+  web_results: int = 5
+  web_mode: Literal["replay", "record"] = "replay"
+  web_recordings: str = ""
+
+  @property
+  def chosen(self) -> tuple[str, ...]:
+    """The names."""
+    parts = (name.strip() for name in self.names.split(","))
+    return tuple(dict.fromkeys(name for name in parts if name))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -399,6 +444,7 @@ class Config:
   judge: JudgeConfig = JudgeConfig()
   endpoints: EndpointsConfig = EndpointsConfig()
   retrieval: RetrievalConfig = RetrievalConfig()
+  tools: ToolsConfig = ToolsConfig()
   service: ServiceConfig = ServiceConfig()
   pool: PoolConfig = PoolConfig()
   admission: AdmissionConfig = AdmissionConfig()
@@ -511,6 +557,9 @@ _AT_LEAST_ONE = (
   ),
   "retrieval.passages",
   "retrieval.max_chars",
+  "tools.max_calls",
+  "tools.passages",
+  "tools.web_results",
   "pool.window",
   "pool.capacity",
   "admission.rounds",
@@ -558,6 +607,7 @@ _AT_LEAST_ZERO = (
   "memo.tolerance",
 )
 _POSITIVE = (
+  "tools.timeout_s",
   "lora.alpha",
   "judge.check_timeout_s",
   *(
@@ -646,6 +696,11 @@ def _validate(config: Config) -> None:
     raise ConfigError(
       "train.tasks_per_step is a multiple of train.minibatch_tasks, got"
       f" {config.train.tasks_per_step} and {config.train.minibatch_tasks}."
+    )
+  if config.tools.max_result_tokens < 8:
+    raise ConfigError(
+      "tools.max_result_tokens is at least 8, or no result says anything; got"
+      f" {config.tools.max_result_tokens}."
     )
   if config.pool.floor > config.pool.capacity:
     raise ConfigError(

@@ -8,6 +8,7 @@ model: endpoints fill their roles. Loads no jax.
 import dataclasses
 import functools
 import math
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from varl_jax.config import Config, ConfigError
@@ -22,10 +23,12 @@ from varl_jax.prompts.loader import (
 from varl_jax.protocols import Validator
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.service.evolution_stats import CorpusStatistics
+from varl_jax.service.solver_tools import Tool
 from varl_jax.types import from_json
 
 STORY: Final = "story"
 STORY_CHECKS: Final = "varl_jax.story.world:CHECKS"
+STORY_LOOKUP_CHECKS: Final = "varl_jax.story.lookup:CHECKS"
 
 
 class MakeValidator(Protocol):
@@ -51,6 +54,7 @@ class Domain:
     description: of the target, for the proposer.
     reference: known statistics of the target, None without any.
     make_validator: builds the held-out tasks, only where they are wanted.
+    tools: the solver may call here alone, by name.
   """
 
   chat: ChatModel | None
@@ -60,6 +64,7 @@ class Domain:
   reference: CorpusStatistics | None
   make_validator: MakeValidator
   registry: str = ""
+  tools: Mapping[str, Tool] = dataclasses.field(default_factory=dict)
 
 
 def load_domain(config: Config) -> Domain:
@@ -82,16 +87,19 @@ def load_domain(config: Config) -> Domain:
 
 
 def _story(config: Config) -> Domain:
-  from varl_jax.story import world  # a domain loads only its own parts
+  from varl_jax.story import lookup, world  # a domain loads only its own parts
 
-  chat = None if config.endpoints.roles.model else world.CHAT
+  signs = lookup.LOOKUP.name in config.tools.chosen
+  part = lookup if signs else world
+  registry = STORY_LOOKUP_CHECKS if signs else STORY_CHECKS
+  chat = None if config.endpoints.roles.model else part.CHAT
 
   def make_validator(make_judge: MakeJudge | None = None) -> Validator:
     if config.eval.tasks_path:
       return JudgedValidator(
         config,
-        checks=world.CHECKS,
-        registry=STORY_CHECKS,
+        checks=part.CHECKS,
+        registry=registry,
         make_judge=judge_maker(chat, make_judge),
       )
     from varl_jax.story import validation
@@ -100,12 +108,13 @@ def _story(config: Config) -> Domain:
 
   return Domain(
     chat=chat,
-    checks=world.CHECKS,
-    verifiers=world.VERIFIERS,
+    checks=part.CHECKS,
+    verifiers=part.VERIFIERS,
     description=world.DESCRIPTION,
     reference=None,
     make_validator=make_validator,
-    registry=STORY_CHECKS,
+    registry=registry,
+    tools=lookup.TOOLS if signs else {},
   )
 
 

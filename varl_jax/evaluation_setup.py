@@ -41,6 +41,7 @@ from varl_jax.frozen_models import total_usage
 from varl_jax.llm.journal import Journal, JournaledChat
 from varl_jax.llm.openai_chat import make_chat
 from varl_jax.prompts.loader import load_prompts
+from varl_jax.retrieval_answers import register
 from varl_jax.roles.bundle import make_judge
 from varl_jax.roles.grading import Grader
 from varl_jax.roles.judge import ROLE as JUDGE
@@ -134,6 +135,7 @@ def prepare(
   opener = _Opener(config=config, journal=journal, notify=notify)
   grader, judge_settings = _grader(request, config, loaded, opener, judged)
   stack.callback(grader.grader.close)
+  register(config.retrieval, loaded.benchmark.domain, stack=stack)
   source, model_settings, tasks = _source(request, config, loaded, opener)
   settings = {
     "benchmark": loaded.benchmark.name,

@@ -3,7 +3,26 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from varl_jax.types import GradedGroup, GroupRanking, Rollout, Task
+from varl_jax.types import (
+  GradedGroup,
+  GroupRanking,
+  Rollout,
+  Task,
+  ToolCall,
+  ToolResult,
+)
+
+
+class ToolBox(Protocol):
+  """Runs the tool calls of a policy."""
+
+  def run_tools(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """One result a call, in order; a failure is a result that says so.
+
+    Raises:
+      ServiceFailure: no later call could succeed either.
+    """
+    ...
 
 
 class Service(Protocol):

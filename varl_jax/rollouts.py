@@ -9,7 +9,10 @@ from typing import Any
 from varl_jax.llm.final_answer import CLOSE, OPEN, final_answer
 from varl_jax.models.tokenizer import Tokenizer
 from varl_jax.sampling.sampler import Sample, Sampler
+from varl_jax.tool_rollouts import Conversation, ToolConversations, ToolUse
 from varl_jax.types import Message, Rollout, Task
+
+Prompted = tuple[Task, tuple[int, ...]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,7 @@ class RolloutWorker:
     system: the solver's system message; an empty one is left out.
     max_prompt: tokens; a task whose rendered prompt is longer is left out.
     reasoning: whether answers open with a reasoning channel.
+    tools: what answers may call, None for nothing.
   """
 
   sampler: Sampler
@@ -38,6 +42,7 @@ class RolloutWorker:
   system: Message
   max_prompt: int
   reasoning: bool = False
+  tools: ToolUse | None = None
 
   def collect(
     self, tasks: Sequence[Task], *, n: int, params: Any, step: int
@@ -54,10 +59,13 @@ class RolloutWorker:
     Returns:
       One group a task whose prompt fits, in order.
     """
+    shown = {}
+    if self.tools is not None:
+      shown = {"tools": [spec.schema() for spec in self.tools.specs]}
     prompts = [
       tuple(
         self.tokenizer.encode_chat(
-          (*self._before(), *task.prompt), reasoning=self.reasoning
+          (*self._before(), *task.prompt), reasoning=self.reasoning, **shown
         )
       )
       for task in tasks
@@ -69,23 +77,48 @@ class RolloutWorker:
     ]
     if not fitting:
       return []
+    draw = self._plain if self.tools is None else self._with_tools
+    rollouts = draw(fitting, n, params=params, step=step)
+    return [
+      Group(task=task, prompt=prompt, rollouts=tuple(found))
+      for (task, prompt), found in zip(fitting, rollouts, strict=True)
+    ]
+
+  def _plain(
+    self, fitting: Sequence[Prompted], n: int, *, params: Any, step: int
+  ) -> list[list[Rollout]]:
     drawn = self.sampler.generate(
       [prompt for _, prompt in fitting],
       n,
       params=params,
       step=step,
-      tasks=[zlib.crc32(task.task_id.encode()) for task, _ in fitting],
+      tasks=[task_number(task) for task, _ in fitting],
     )
     return [
-      Group(
-        task=task,
-        prompt=prompt,
-        rollouts=tuple(
-          self._rollout(task, index, sample)
-          for index, sample in enumerate(samples)
-        ),
-      )
-      for (task, prompt), samples in zip(fitting, drawn, strict=True)
+      [self._rollout(task, index, s) for index, s in enumerate(samples)]
+      for (task, _), samples in zip(fitting, drawn, strict=True)
+    ]
+
+  def _with_tools(
+    self, fitting: Sequence[Prompted], n: int, *, params: Any, step: int
+  ) -> list[list[Rollout]]:
+    assert self.tools is not None
+    drawn = ToolConversations(
+      sampler=self.sampler,
+      tokenizer=self.tokenizer,
+      use=self.tools,
+      reasoning=self.reasoning,
+    ).collect(
+      [prompt for _, prompt in fitting],
+      n,
+      params=params,
+      step=step,
+      tasks=[task_number(task) for task, _ in fitting],
+      names=[task.task_id for task, _ in fitting],
+    )
+    return [
+      [self._conversation(task, found) for found in group]
+      for (task, _), group in zip(fitting, drawn, strict=True)
     ]
 
   def _before(self) -> tuple[Message, ...]:
@@ -104,6 +137,31 @@ class RolloutWorker:
       finish=sample.finish,
       reasoning_chars=reasoning_chars(text, answer, finish=sample.finish),
     )
+
+  def _conversation(self, task: Task, found: Conversation) -> Rollout:
+    """The answer is what the last turn says; reasoning is that of all turns."""
+    *before, last = found.texts
+    answer = final_answer(last, finish=found.finish, reasoning=self.reasoning)
+    count = reasoning_chars(last, answer, finish=found.finish)
+    for text in before:
+      said = final_answer(text, finish="stop", reasoning=self.reasoning)
+      count += reasoning_chars(text, said, finish="stop")
+    return Rollout(
+      task_id=task.task_id,
+      sample=found.sample,
+      answer=answer,
+      tokens=tuple(found.tokens),
+      logprobs=tuple(found.logprobs),
+      mask=tuple(found.mask),
+      finish=found.finish,
+      reasoning_chars=count,
+      tool_results=tuple(found.results),
+    )
+
+
+def task_number(task: Task) -> int:
+  """A task's part of the random key."""
+  return zlib.crc32(task.task_id.encode())
 
 
 def reasoning_chars(text: str, answer: str | None, *, finish: str) -> int:

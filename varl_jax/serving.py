@@ -36,6 +36,7 @@ from varl_jax.service.grounding import open_passages
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_server import Door, make_app
 from varl_jax.service.store import Store
+from varl_jax.solver_tools import open_tools
 
 STORE: Final = "service.sqlite"
 OWNER: Final = "service_owner"
@@ -54,7 +55,7 @@ def make_service(
     notices: told when a model's server is away, and when it is back.
 
   Raises:
-    ConfigError: no such method, no model for the roles, or no such index.
+    ConfigError: no such method, no model for the roles, no such index or tool.
     PromptError: the domain's prompts cannot be loaded.
     StoreError: the store is in use or damaged.
     JournalError: the journal of calls is.
@@ -83,6 +84,13 @@ def make_service(
     passages = open_passages(config.retrieval)
     if passages is not None:
       stack.callback(passages.close)
+    tools = open_tools(
+      config,
+      chat=models.chat,
+      own=domain.tools,
+      notify=notices.say,
+      stack=stack,
+    )
     service = METHODS[config.method.name](
       described,
       roles=roles,
@@ -98,6 +106,7 @@ def make_service(
       meter=models.usage,
       away=models.away,
       canary=config.judge.canary,
+      tools=tools,
       closing=stack.pop_all(),
     )
 

@@ -73,3 +73,22 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
     "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
   }
+
+
+def tool_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+  """Use of tools: calls an answer, share of answers that got a result, tokens.
+
+  `tools/failed` is the share of calls without a result, left out without any.
+  """
+  ends = [end for rollout in rollouts for end in rollout.tool_results]
+  count = len(rollouts)
+  if not count:
+    return {}
+  found = {
+    "tools/calls": len(ends) / count,
+    "tools/answers": sum("" in r.tool_results for r in rollouts) / count,
+    "tools/tokens": sum(len(r.mask) - sum(r.mask) for r in rollouts) / count,
+  }
+  if ends:
+    found["tools/failed"] = sum(end != "" for end in ends) / len(ends)
+  return found

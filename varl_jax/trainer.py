@@ -37,7 +37,12 @@ from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.event_log import StoreError
 from varl_jax.service.failpoints import failpoint
-from varl_jax.step_measures import Clock, length_metrics, score_metrics
+from varl_jax.step_measures import (
+  Clock,
+  length_metrics,
+  score_metrics,
+  tool_metrics,
+)
 from varl_jax.suspicion import RunState, Suspecting
 from varl_jax.types import GradedGroup
 
@@ -187,7 +192,7 @@ class Trainer:
     reported |= self.service.measures(step)
     clock.lap("report")
     failpoint("step/reported")
-    tokens = sum(len(r.tokens) for g in groups for r in g.rollouts)
+    tokens = sum(sum(r.mask) for g in groups for r in g.rollouts)
     measured |= updated | reported | clock.times()
     measured["rollout/tasks"] = len(groups)
     measured["rollout/overlong"] = len(tasks) - len(groups)
@@ -216,6 +221,8 @@ class Trainer:
     rollouts = [r for g in groups for r in g.rollouts]
     measured = score_metrics(scores, raws, ids, valid)
     measured |= length_metrics(rollouts)
+    if self.config.tools.chosen:
+      measured |= tool_metrics(rollouts)
     if not any(valid):
       return None, measured
     batch = pack(

@@ -12,6 +12,17 @@ from typing import Any, Literal
 
 CaseSource = Literal["on_policy", "re_attack"]
 Finish = Literal["stop", "length"]
+# Why a tool call gave no result; "" in a `ToolResult` that is one.
+ToolFailure = Literal[
+  "",
+  "malformed",
+  "unknown_tool",
+  "bad_arguments",
+  "limit",
+  "timeout",
+  "unavailable",
+  "refused",
+]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,6 +115,68 @@ class Verdict:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolSpec:
+  """What a model is told of a tool.
+
+  Attributes:
+    name: what it is called by.
+    description: what it is good for, and when.
+    arguments: descriptions by name; all are texts and all are needed.
+  """
+
+  name: str
+  description: str
+  arguments: Mapping[str, str]
+
+  def schema(self) -> dict[str, Any]:
+    """The tool as chat templates want it, in OpenAI's form."""
+    parameters = {
+      "type": "object",
+      "properties": {
+        name: {"type": "string", "description": text}
+        for name, text in self.arguments.items()
+      },
+      "required": list(self.arguments),
+    }
+    return {
+      "type": "function",
+      "function": {
+        "name": self.name,
+        "description": self.description,
+        "parameters": parameters,
+      },
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolCall:
+  """A call that a model wrote.
+
+  Attributes:
+    op: unique name of the operation in the run, the same after a restart.
+    name: of the tool.
+    arguments: texts by name.
+  """
+
+  op: str
+  name: str
+  arguments: Mapping[str, str]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ToolResult:
+  """What a model sees of a call.
+
+  Attributes:
+    text: the result, or a sentence on why there is none.
+    failure: "" for a result.
+  """
+
+  text: str
+  failure: ToolFailure = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Rollout:
   """One sampled answer of the solver to one task.
 
@@ -119,6 +192,7 @@ class Rollout:
     mask: 1 for trained tokens.
     finish: `stop`, or `length` when the token limit ended it.
     reasoning_chars: characters of the reasoning before the answer.
+    tool_results: how each tool call ended, a failure or "", in order.
   """
 
   task_id: str
@@ -129,6 +203,7 @@ class Rollout:
   mask: tuple[int, ...]
   finish: Finish
   reasoning_chars: int = 0
+  tool_results: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

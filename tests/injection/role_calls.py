@@ -5,7 +5,9 @@ import json
 from collections.abc import Callable
 
 from tests.roles.fake_chat import FakeChat
+from varl_jax.benchmarks.answering import Decoding
 from varl_jax.prompts.loader import load_prompts
+from varl_jax.retrieval_answers import Calls
 from varl_jax.roles.adversary import Adversary
 from varl_jax.roles.analyst import Analyst
 from varl_jax.roles.auditor import Auditor
@@ -69,6 +71,7 @@ REPLIES = {
   },
   "memo_optimizer": {"memo": "m"},
   "summarizer": {"brief": "b"},
+  "planner": {"queries": ["q"]},
   "auditor": {
     "category": "incorrect_pair",
     "second_choice": "none",
@@ -223,6 +226,14 @@ async def _call(name: str, chat: FakeChat, text: str) -> object:
       verifiers=text,
       **named,
     )
+  if name == "planner":
+    calls = Calls(
+      chat=chat,
+      decoding=Decoding(),
+      planner=PROMPTS.system("planner"),
+      name="name",
+    )
+    return await calls.plan(1, request=text, op="op", known=text)
   assert name == "auditor"
   case = ExploitCase(
     case_id="c",

@@ -312,6 +312,12 @@ RULES = {
     "only the passages": r"Say only what the passages say",
     "no answer": r"do not answer QUERY, say so",
   },
+  "planner": {
+    "exact count": r"Exactly COUNT queries",
+    "distinct": r"no two alike and none that KNOWN answers",
+    "stands alone": r"Each stands on its own",
+    "reply": r'\{"queries": \["',
+  },
   "auditor": {
     "pair, verdicts, criteria, content": (
       r"1\. The pair.*2\. The verdicts.* carry the gap.*3\. The criteria.*"

@@ -21,6 +21,7 @@ def host(
   meter=dict,
   away=lambda: False,
   canary=False,
+  tools=None,
   **changed,
 ):
   """A service on the fake world; its store is `path`."""
@@ -37,6 +38,7 @@ def host(
     meter=meter,
     away=away,
     canary=canary,
+    tools=tools,
   )
 
 

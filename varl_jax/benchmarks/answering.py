@@ -172,8 +172,9 @@ def _plain(chat: ChatModel, decoding: Decoding) -> Answerer:
 
 
 METHODS: Final[dict[str, MakeAnswerer]] = {"none": _plain}
-# Names of the paper's inference-time methods that have no entry yet.
-LATER: Final = frozenset({"tools", "medrag", "rag_fusion", "imedrag"})
+# Names of the paper's inference-time methods; those over passages get an entry
+# where an index is named (`varl_jax.retrieval_answers`).
+LATER: Final = frozenset({"medrag", "rag_fusion", "imedrag"})
 
 
 def find_method(name: str) -> MakeAnswerer:
@@ -186,8 +187,8 @@ def find_method(name: str) -> MakeAnswerer:
     return METHODS[name]
   if name in LATER:
     raise BenchmarkError(
-      f"The method {name!r} needs retrieval, which this version does not have;"
-      " use --method=none."
+      f"The method {name!r} needs retrieval: name an index by"
+      " --config.retrieval.index, or use --method=none."
     )
   raise BenchmarkError(
     f"There is no method {name!r}; choose {', '.join(METHODS)}."

@@ -11,6 +11,7 @@ A tool's result comes from outside and may hold the closing tag of its own span;
 whoever pastes it into a rollout neutralises it first (`llm.untrusted`).
 """
 
+import dataclasses
 import re
 from typing import Final
 
@@ -21,6 +22,52 @@ TOOL_TAGS: Final = ("tool_call", "tool_response")
 
 _TAG = re.compile(rf"<(/?)(think|{'|'.join(TOOL_TAGS)})>")
 _THINK: Final = "think"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Span:
+  """A stretch of a generated text in one place.
+
+  Attributes:
+    place: "" for the answer, `think`, or the tag of a tool span.
+    text: without the tags.
+    closed: whether it ended by its own tag; True for the answer.
+  """
+
+  place: str
+  text: str
+  closed: bool
+
+
+def spans(text: str, *, reasoning: bool = True) -> list[Span]:
+  """The stretches of a text, in order; see `final_answer`.
+
+  All before the last closing tag of the reasoning channel is one of reasoning.
+  """
+  found: list[Span] = []
+  place, start = _THINK if reasoning else "", 0
+
+  def end(position: int, *, closed: bool) -> None:
+    stretch = text[start:position]
+    found.append(Span(place=place, text=stretch, closed=closed))
+
+  for tag in _TAG.finditer(text):
+    closing, name = tag.groups()
+    if closing and name == _THINK and place in ("", _THINK):
+      found, place, start = [], _THINK, 0
+      end(tag.start(), closed=True)
+      place = ""
+    elif closing and name == place:
+      end(tag.start(), closed=True)
+      place = ""
+    elif not closing and not place:
+      end(tag.start(), closed=True)
+      place = name
+    else:
+      continue
+    start = tag.end()
+  end(len(text), closed=not place)
+  return found
 
 
 def final_answer(
@@ -50,18 +97,11 @@ def final_answer(
   if finish not in ("stop", "length"):
     raise ValueError(f"finish is 'stop' or 'length', got {finish!r}.")
   parts: list[str] = []
-  place, start = _THINK if reasoning else "", 0
-  for tag in _TAG.finditer(text):
-    closing, name = tag.groups()
-    if closing and name == _THINK and place in ("", _THINK):
-      parts, place, start = [], "", tag.end()
-    elif closing and name == place:
-      place, start = "", tag.end()
-    elif not closing and not place:
-      parts.append(text[start : tag.start()])
-      place = name
-  if place == _THINK:
-    return None
-  if not place:
-    parts.append(text[start:])
+  for span in spans(text, reasoning=reasoning):
+    if span.place == _THINK:
+      if not span.closed:
+        return None
+      parts = []
+    elif not span.place:
+      parts.append(span.text)
   return "\n".join(part.strip() for part in parts if part.strip())

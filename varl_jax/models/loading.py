@@ -15,7 +15,9 @@ from varl_jax.models.hf_folder import load_folder
 from varl_jax.models.layers import Params
 from varl_jax.models.tokenizer import Tokenizer
 
-STORY_FOLDER = pathlib.Path(__file__).parents[1] / "story" / "policy"
+_STORY = pathlib.Path(__file__).parents[1] / "story"
+STORY_FOLDER = _STORY / "policy"
+BUILT_IN = {"story": STORY_FOLDER, "story_lookup": _STORY / "lookup_policy"}
 
 
 def load_model(
@@ -41,8 +43,8 @@ def load_model(
   Raises:
     ModelError: nothing usable is there; the message says what to do.
   """
-  if path_or_name == "story":
-    path = STORY_FOLDER
+  if path_or_name in BUILT_IN:
+    path = BUILT_IN[str(path_or_name)]
   elif path_or_name == "smollm2":
     path = smollm2_file()
   else:

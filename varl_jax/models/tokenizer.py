@@ -155,6 +155,22 @@ class Tokenizer:
       self._check_reasoning(text, reasoning)
     return self._encode_marked(text, marks)
 
+  def render_chat(
+    self,
+    messages: Sequence[Turn],
+    *,
+    tools: Sequence[Mapping[str, Any]] = (),
+    reasoning: bool | None = None,
+  ) -> str:
+    """The text of a conversation by the chat template; contents are trusted.
+
+    Raises:
+      ModelError: see `encode_chat`.
+    """
+    turns = [{"role": m.role, "content": m.content} for m in messages]
+    options = {} if reasoning is None else {"enable_thinking": reasoning}
+    return self._render(turns, tools=list(tools) or None, **options)
+
   def decode(self, ids: Sequence[int]) -> str:
     """Text of token ids; of special ones only what a model writes is kept."""
     kept = [token for token in ids if token not in self._dropped]

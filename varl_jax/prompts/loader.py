@@ -43,6 +43,7 @@ ROLES: Final = (
   "meta_optimizer",
   "memo_optimizer",
   "summarizer",
+  "planner",
   "auditor",
   "decomposer",
   "checklist",

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from varl_jax.models.sharding import shardings, use
-from varl_jax.sampling.sampler import Sample, Sampler
+from varl_jax.sampling.sampler import Begun, Sample, Sampler
 
 Params = Any
 
@@ -52,12 +52,13 @@ class PolicySampler(Sampler):
     params: Params,
     step: int,
     tasks: Sequence[int],
+    begun: Sequence[Begun] | None = None,
   ) -> list[list[Sample]]:
     """`Sampler.generate`; `params` are a training state's."""
     params = self.weights(self._whole(params))
     with use(self._mesh):
       return super().generate(
-        prompts_tokens, n, params=params, step=step, tasks=tasks
+        prompts_tokens, n, params=params, step=step, tasks=tasks, begun=begun
       )
 
   def weights(self, params: Params) -> Params:

@@ -44,6 +44,21 @@ class Sample:
   finish: Finish
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Begun:
+  """Where an answer goes on that a prompt holds the begin of.
+
+  Attributes:
+    limit: most tokens still to draw.
+    sample: index of the first of the n answers in its group.
+    position: tokens of the answer so far, a tool's among them.
+  """
+
+  limit: int
+  sample: int = 0
+  position: int = 0
+
+
 class _Loop(NamedTuple):
   """Carry of the decode loop.
 
@@ -77,6 +92,7 @@ class Sampler:
     temperature: float = 1.0,
     seed: int = 0,
     max_rows: int = 512,
+    continues: bool = False,
   ):
     """Prepares the sampling function.
 
@@ -89,6 +105,8 @@ class Sampler:
       temperature: T > 0.
       seed: the run's seed.
       max_rows: answers decoded at a time; more are done in several passes.
+      continues: whether a prompt may hold the begin of its answer, and be that
+        much longer than `max_prompt`.
 
     Raises:
       ValueError: an argument out of range, or an id both stop and forbidden.
@@ -114,7 +132,9 @@ class Sampler:
         raise ValueError(f"Id {token} is outside the vocabulary ({vocab}).")
     self._model = model
     self._seed = seed
-    self._max_prompt = max_prompt
+    self._max_prompt = max_prompt + (max_new if continues else 0)
+    self._max_new = max_new
+    self._stop = frozenset(stop)
     self._max_rows = max_rows
     self._compiles = 0
     constants = {
@@ -139,6 +159,7 @@ class Sampler:
     params: Params,
     step: int,
     tasks: Sequence[int],
+    begun: Sequence["Begun"] | None = None,
   ) -> list[list[Sample]]:
     """Samples `n` answers to every prompt.
 
@@ -149,6 +170,8 @@ class Sampler:
       step: the training step, part of the random key.
       tasks: one number a prompt, part of the random key; two prompts with the
         same number draw the same noise.
+      begun: one a prompt, for answers that a prompt holds the begin of; None
+        for answers from their first token on.
 
     Returns:
       For each prompt, in order, its n samples.
@@ -168,6 +191,12 @@ class Sampler:
           f"Prompt {index} has {len(prompt)} tokens; the sampler takes 1 to"
           f" {self._max_prompt} (max_prompt)."
         )
+    begun = begun or [Begun(limit=self._max_new)] * len(prompts_tokens)
+    for piece in begun:
+      if not 1 <= piece.limit <= self._max_new:
+        raise ValueError(
+          f"A limit is between 1 and {self._max_new}, got {piece.limit}."
+        )
     results: list[list[Sample]] = [[] for _ in prompts_tokens]
     # Prompts of like length share a pass, so that their bucket is tight.
     order = sorted(
@@ -182,6 +211,7 @@ class Sampler:
         params=params,
         step=step,
         tasks=[tasks[i] for i in chosen],
+        begun=[begun[i] for i in chosen],
         rows=min(width, _power_of_two(len(chosen))),
       )
       for index, group in zip(chosen, samples, strict=True):
@@ -200,6 +230,7 @@ class Sampler:
     params: Params,
     step: int,
     tasks: Sequence[int],
+    begun: Sequence["Begun"],
     rows: int,
   ) -> list[list[Sample]]:
     """One device call over `rows` prompts, the last ones possibly empty."""
@@ -212,22 +243,36 @@ class Sampler:
       lengths[row] = len(prompt)
     numbers = np.zeros(rows, np.uint32)
     numbers[: len(tasks)] = [task & 0xFFFFFFFF for task in tasks]
+    starts = np.zeros((3, rows), np.int32)  # sample, position, limit
+    starts[:, : len(begun)] = [
+      [piece.sample for piece in begun],
+      [piece.position for piece in begun],
+      [piece.limit for piece in begun],
+    ]
     loop = self._draw(
       params,
       tokens,
       lengths,
       numbers,
+      starts,
       np.uint32(self._seed & 0xFFFFFFFF),
       np.uint32(step & 0xFFFFFFFF),
       n=n,
     )
-    drawn, logprobs, counts, done = jax.device_get(loop)
+    drawn, logprobs, counts = jax.device_get(loop)
+
+    def sample(ids: list[int], logprobs: list[float]) -> Sample:
+      return Sample(
+        tokens=tuple(ids),
+        logprobs=tuple(logprobs),
+        finish="stop" if ids[-1] in self._stop else "length",
+      )
+
     return [
       [
-        Sample(
-          tokens=tuple(drawn[g, s, : counts[g, s]].tolist()),
-          logprobs=tuple(logprobs[g, s, : counts[g, s]].tolist()),
-          finish="stop" if done[g, s] else "length",
+        sample(
+          drawn[g, s, : counts[g, s]].tolist(),
+          logprobs[g, s, : counts[g, s]].tolist(),
         )
         for s in range(n)
       ]
@@ -240,6 +285,7 @@ def _draw(
   tokens: Int[Array, "G P"],
   prompt_lengths: Int[Array, " G"],
   tasks: Int[Array, " G"],
+  starts: Int[Array, "3 G"],
   seed: Int[Array, ""],
   step: Int[Array, ""],
   *,
@@ -249,15 +295,16 @@ def _draw(
   forbidden: Array,
   max_new: int,
   temperature: float,
-) -> tuple[Array, Array, Array, Array]:
-  """Prefill and the decode loop: (tokens, logprobs, lengths, stopped)."""
+) -> tuple[Array, Array, Array]:
+  """Prefill and the decode loop: (tokens, logprobs, lengths)."""
   groups = tokens.shape[0]
-  keys = _row_keys(seed, step, tasks, n)
+  first, behind, limits = starts
+  keys = _row_keys(seed, step, tasks, first, n)
   head = model.lm_head_weight(params)
 
   def pick(hidden, position):
     logits = masked_logits(hidden, head, forbidden, temperature=temperature)
-    noise = _gumbel(keys, position, logits.shape[-1])
+    noise = _gumbel(keys, behind + position, logits.shape[-1])
     token = jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     return token, chosen - jax.nn.logsumexp(logits, axis=-1)
@@ -271,11 +318,13 @@ def _draw(
     # An answer's last token is run through the model for nothing; in return
     # the program holds one sampling step, not two.
     hidden, cache = model.decode(params, token, loop.cache)
+    lengths = loop.lengths + ~loop.done
+    ended = jnp.asarray(stop)[token] | (lengths >= limits[:, None])
     return _Loop(
       cache=cache,
       hidden=hidden,
-      done=loop.done | jnp.asarray(stop)[token],
-      lengths=loop.lengths + ~loop.done,
+      done=loop.done | ended,
+      lengths=lengths,
       tokens=loop.tokens.at[..., position].set(token),
       logprobs=loop.logprobs.at[..., position].set(logprob),
     )
@@ -292,31 +341,34 @@ def _draw(
     logprobs=jnp.zeros((*shape, max_new), jnp.float32),
   )
   loop = jax.lax.while_loop(unfinished, advance, loop)
-  return loop.tokens, loop.logprobs, loop.lengths, loop.done
+  return loop.tokens, loop.logprobs, loop.lengths
 
 
-def _row_keys(seed: Array, step: Array, tasks: Array, n: int) -> Array:
-  """Keys [G, n] of the rows."""
+def _row_keys(
+  seed: Array, step: Array, tasks: Array, first: Array, n: int
+) -> Array:
+  """Keys [G, n] of the rows, the samples counted from `first`."""
   run = jax.random.fold_in(jax.random.key(seed), step)
   fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-  return jax.vmap(fold, in_axes=(0, None))(fold(run, tasks), jnp.arange(n))
+  samples = first[:, None] + jnp.arange(n)
+  return jax.vmap(fold)(fold(run, tasks), samples)
 
 
-def _gumbel(keys: Array, position: Array, vocab: int) -> Array:
+def _gumbel(keys: Array, positions: Array, vocab: int) -> Array:
   """Gumbel noise [G, n, V], each entry's counter being its vocabulary id.
 
   The uniforms use all 32 bits and are taken near 0 (log1p), where fp32 is
   fine: the right tail reaches 22.9 instead of the 16.6 of 23-bit uniforms.
   """
 
-  def row(key):
+  def row(key, position):
     bits = jax.random.bits(
       jax.random.fold_in(key, position), (vocab,), jnp.uint32
     )
     uniform = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
     return -jnp.log(-jnp.log1p(-uniform))
 
-  return jax.vmap(jax.vmap(row))(keys)
+  return jax.vmap(jax.vmap(row, in_axes=(0, None)))(keys, positions)
 
 
 def _power_of_two(number: int) -> int:

@@ -190,6 +190,14 @@ class GenerationService:
     """Writes all cases as JSON lines; returns how many."""
     return self._run(_later(evidence.export_evidence, self._store, path))
 
+  def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+    """Runs work that asks the same models, in the service's loop.
+
+    Raises:
+      ServiceFailure: a model is of no more use.
+    """
+    return self._run(work)
+
   def give_up_when(self, asked: Callable[[], bool]) -> None:
     """See `LoopThread.give_up_when`."""
     self._loop.give_up_when(asked)

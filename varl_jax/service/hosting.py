@@ -11,8 +11,10 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.generation_service import GenerationService, Groups
-from varl_jax.types import GradedGroup, Task
+from varl_jax.service.solver_tools import ToolRunner
+from varl_jax.types import GradedGroup, Task, ToolCall, ToolResult
 
 # Totals since the process began, by metric.
 Meter = Callable[[], Mapping[str, float]]
@@ -63,6 +65,7 @@ class HostedService:
     meter: what its models used.
     away: whether calls wait for a server of its models.
     canary: whether to grade an empty answer once, after the first grading.
+    tools: what runs the solver's tool calls, None for a solver without tools.
     closing: closed after the service, the last opened first.
   """
 
@@ -74,12 +77,14 @@ class HostedService:
     meter: Meter = dict,
     away: Callable[[], bool] = lambda: False,
     canary: bool = False,
+    tools: ToolRunner | None = None,
     closing: contextlib.ExitStack | None = None,
   ):
     self._service = service
     self._meter = meter
     self._away = away
     self._closing = closing or contextlib.ExitStack()
+    self._tools = tools
     self._canary_due = canary
     self._canary: dict[str, float] = {}
     self._last: tuple[int, dict[str, float]] | None = None
@@ -101,6 +106,18 @@ class HostedService:
       self._canary_due = False
       self._send_canary([group.task for group in graded])
     return graded
+
+  def run_tools(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """One result a call, in order; see `ToolRunner`.
+
+    Raises:
+      ServiceFailure: there are no tools, or a model is of no more use.
+    """
+    if self._tools is None:
+      raise ServiceFailure(
+        "The generation service has no tools; set tools.names on both sides."
+      )
+    return self._service.run(self._tools.run(calls))
 
   def _send_canary(self, tasks: Sequence[Task]) -> None:
     """Grades an empty answer; one that is paid is an alarm (spec section 3)."""

@@ -22,6 +22,8 @@ from varl_jax.types import (
   GroupRanking,
   Rollout,
   Task,
+  ToolCall,
+  ToolResult,
   from_json,
 )
 
@@ -122,6 +124,10 @@ class HttpService:
     """See `GenerationService.grade`."""
     answers = tuple(wire.Answers.of(*group) for group in groups)
     return list(self._call(wire.Grade(step=step, groups=answers)))
+
+  def run_tools(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
+    """See `HostedService.run_tools`."""
+    return list(self._call(wire.RunTools(calls=tuple(calls))))
 
   def report(
     self,

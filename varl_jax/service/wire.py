@@ -19,6 +19,8 @@ from varl_jax.types import (
   GroupRanking,
   Rollout,
   Task,
+  ToolCall,
+  ToolResult,
   from_json,
   to_json,
 )
@@ -136,6 +138,19 @@ class Measures:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RunTools:
+  """`HostedService.run_tools`."""
+
+  NAME: ClassVar[str] = "run_tools"
+  RESULT: ClassVar[Any] = tuple[ToolResult, ...]
+
+  calls: tuple[ToolCall, ...]
+
+  def run(self, service: Any) -> Any:
+    return service.run_tools(self.calls)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Rewind:
   """`GenerationService.rewind`."""
 
@@ -149,7 +164,8 @@ class Rewind:
 
 
 CALLS: Final[dict[str, Any]] = {
-  kind.NAME: kind for kind in (Poll, Grade, Report, Rankings, Measures, Rewind)
+  kind.NAME: kind
+  for kind in (Poll, Grade, Report, Rankings, Measures, RunTools, Rewind)
 }
 
 
