@@ -52,9 +52,9 @@ def unpaid_domain(config: Config) -> Domain:
 
 def train_unpaid(folder: pathlib.Path) -> int:
   """Trains in the world where looking up does not pay."""
-  tree = get_config("lookup")
-  tree.name = "story_lookup_unpaid"
-  tree.eval.interval = 0
+  tree = get_config("lookup").to_dict()
+  tree["name"] = "story_lookup_unpaid"
+  tree["eval"]["interval"] = 0
   build.load_domain = unpaid_domain
   return build.run(from_config_dict(tree), folder)
 
