@@ -555,7 +555,7 @@ def test_the_authors_judge_is_taken_on_request(tmp_path, data):
   ("changes", "match"),
   [
     ({"model": ""}, "Name who answers by --model"),
-    ({"method": "medrag"}, "'medrag' needs retrieval, which this version"),
+    ({"method": "medrag"}, "'medrag' needs retrieval: name an index"),
     ({"method": "magic"}, "no method 'magic'"),
     ({"benchmark": ""}, "--benchmark is missing"),
     ({"data": "nowhere.jsonl"}, "There are no data of HealthBench Profess"),
