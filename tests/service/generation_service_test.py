@@ -373,6 +373,7 @@ def test_the_service_takes_no_validation_score():
     "give_up_when",
     "report",
     "rankings",
+    "run",
     "event_number",
     "rewind",
     "cases",
@@ -395,6 +396,7 @@ def test_the_service_takes_no_validation_score():
     "repaired",
     "path",
     "asked",
+    "work",
   }
 
 
