@@ -19,8 +19,10 @@ Their index is built once, a call a source at hand:
     python -m varl_jax.retrieval.build --source=icd10cm --path=tabular.xml \
         --index=indexes/clinical
 
-It may lie elsewhere (`--config.retrieval.index=FOLDER`). The solver's own
-search is still to come.
+It may lie elsewhere (`--config.retrieval.index=FOLDER`). The solver searches it
+too, and the web: a SearXNG is expected on this machine, port 8888, its JSON
+format on. Other engines are named by `tools.web_engine` and the variable of
+their key.
 
 `model.path` is a folder with the solver's weights. Roles and judge are any
 OpenAI-compatible servers; the key stands in the environment. A locally served
@@ -37,7 +39,7 @@ or, to validate on the benchmark's own rows (docs/benchmarks.md),
 
 import ml_collections
 
-from varl_jax.paper_setting import paper_setting
+from varl_jax.paper_setting import MEDICAL_TOOLS, paper_setting
 
 VARIANTS = (
   "9b",
@@ -62,6 +64,7 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
     name=f"healthbench_professional_{variant}",
     domain="clinical",
     solver="27b" if variant == "27b" else "9b",
+    tools="" if variant == "no_retrieval" else MEDICAL_TOOLS,
   )
   config.reward.update(
     length_adjusted=True,

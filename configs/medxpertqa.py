@@ -10,7 +10,11 @@ benchmark's score has no length term. Tasks have one right answer and still
 several weighted criteria: they ask for the decision and what justifies it.
 
 Tasks are written from reference passages, of the same index as those of
-`configs/healthbench_professional.py` (`--config.retrieval.index=''` for none).
+`configs/healthbench_professional.py`. The solver searches that index too, and
+the web by a SearXNG on this machine, its JSON format on (`tools.web_engine`
+names others). Without an index: `--config.retrieval.index=''
+--config.tools.names=web_search`.
+
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
@@ -23,7 +27,7 @@ or, to validate on the benchmark's own rows (docs/benchmarks.md),
 
 import ml_collections
 
-from varl_jax.paper_setting import SOLVERS, paper_setting
+from varl_jax.paper_setting import MEDICAL_TOOLS, SOLVERS, paper_setting
 
 
 def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
@@ -34,7 +38,10 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
       f" {', '.join(SOLVERS)}."
     )
   config = paper_setting(
-    name=f"medxpertqa_{variant}", domain="medical_exam", solver=variant
+    name=f"medxpertqa_{variant}",
+    domain="medical_exam",
+    solver=variant,
+    tools=MEDICAL_TOOLS,
   )
   config.retrieval.index = "indexes/clinical"
   return config

@@ -8,6 +8,10 @@ solver's size stands after a colon: `9b` (the default) or `27b`. Roles and judge
 are GPT-5.5-Chat, or any OpenAI-compatible server. The
 benchmark's score has no length term.
 
+The solver may search the web. A SearXNG is expected on this machine, its JSON
+format on; other engines are named by `tools.web_engine` and the variable of
+their key, `--config.tools.names=''` takes the search away.
+
 With held-out tasks at hand (one `types.Task` a line) add
 
     --config.eval.tasks_path=tasks.jsonl --config.eval.interval=5
@@ -20,7 +24,7 @@ or, to validate on the benchmark's own rows (docs/benchmarks.md),
 
 import ml_collections
 
-from varl_jax.paper_setting import SOLVERS, paper_setting
+from varl_jax.paper_setting import SOLVERS, WEB_TOOLS, paper_setting
 
 
 def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
@@ -31,5 +35,8 @@ def get_config(variant: str = "9b") -> ml_collections.ConfigDict:
       f" {', '.join(SOLVERS)}."
     )
   return paper_setting(
-    name=f"prbench_{variant}", domain="finance_law", solver=variant
+    name=f"prbench_{variant}",
+    domain="finance_law",
+    solver=variant,
+    tools=WEB_TOOLS,
   )

@@ -9,6 +9,7 @@ from varl_jax.config import Config, from_config_dict
 from varl_jax.domains import load_domain
 from varl_jax.methods import METHODS
 from varl_jax.rubrics import scoring
+from varl_jax.solver_tools import tool_specs
 
 FOLDER = pathlib.Path(__file__).parents[1] / "configs"
 VARIANTS = {
@@ -56,6 +57,10 @@ OWN = {
   "endpoints",
   "method",
   "retrieval.index",
+  "tools.names",
+  "tools.web_url",
+  "tools.web_mode",
+  "tools.web_recordings",
   "reward.length_adjusted",
   "judge.concurrency",
   "train.micro_batch",
@@ -157,6 +162,19 @@ def test_medicine_is_grounded_unless_a_variant_leaves_it_out():
   }
   assert grounded == medical - {("healthbench_professional", "no_retrieval")}
   assert not any(load(*pair).retrieval.verify_answer_key for pair in ALL)
+
+
+@pytest.mark.parametrize(("name", "variant"), ALL)
+def test_a_solver_has_the_tools_of_its_benchmark(name, variant):
+  config = load(name, variant)
+  found = [spec.name for spec in tool_specs(config)]
+  if variant == "no_retrieval":
+    assert found == []
+  elif name in ("prbench", "profbench"):
+    assert found == ["web_search"]
+  else:
+    assert found == ["clinical_search", "web_search"]
+  assert config.tools.max_calls == 2
 
 
 def test_arms_differ_in_their_method_alone():

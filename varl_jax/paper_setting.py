@@ -27,10 +27,14 @@ SOLVERS: Final = {
   "27b": Solver("Qwen/Qwen3.6-27B", 8),
 }
 TEACHER: Final = dict(model="gpt-5.5-chat", api_key_env="OPENAI_API_KEY")
+# The solver's tools (section 3, Appendix E): where there is nothing clinical to
+# look up, the web alone.
+MEDICAL_TOOLS: Final = "clinical_search,web_search"
+WEB_TOOLS: Final = "web_search"
 
 
 def paper_setting(
-  *, name: str, domain: str, solver: str
+  *, name: str, domain: str, solver: str, tools: str
 ) -> ml_collections.ConfigDict:
   """The settings of a training run; lengths in tokens, reasoning included.
 
@@ -38,6 +42,7 @@ def paper_setting(
     name: of the run.
     domain: whose prompts write its tasks.
     solver: a key of `SOLVERS`.
+    tools: `ToolsConfig.names`. Web searches go to a SearXNG on this machine.
   """
   chosen = SOLVERS[solver]
   config = ml_collections.ConfigDict(Config().to_dict())
@@ -62,6 +67,14 @@ def paper_setting(
       temperature=1.0,
       learning_rate=1e-6,
       clip_ratio=0.2,
+    ),
+    tools=dict(
+      names=tools,
+      max_calls=2,
+      web_engine="searxng",
+      web_url="http://127.0.0.1:8888",
+      web_mode="record",
+      web_recordings="web_searches.jsonl",
     ),
     reward=dict(length_adjusted=False),
     judge=dict(votes=3, concurrency=256),
