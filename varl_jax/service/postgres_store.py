@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # For how long a lost server is waited for, in seconds.
 PATIENCE: Final = 20.0
 PAUSE: Final = 0.25
+# For how long a server may keep the lock of a session that has ended, seconds.
+RELEASE: Final = 1.0
 CONNECT_TIMEOUT: Final = 10
 # Of a server that is there; the driver has no code for a refused session.
 _LOGIN: Final = (
@@ -210,10 +212,17 @@ class PostgresStore(EventLog):
     return connection
 
   def _lock(self, connection: "psycopg.Connection") -> bool:
-    taken = connection.execute(
-      "SELECT pg_try_advisory_lock(%s)", (self._key,)
-    ).fetchone()
-    return bool(taken and taken[0])
+    """Takes the run's lock, which the server may hold for one just ended."""
+    deadline = time.monotonic() + RELEASE
+    while True:
+      taken = connection.execute(
+        "SELECT pg_try_advisory_lock(%s)", (self._key,)
+      ).fetchone()
+      if taken and taken[0]:
+        return True
+      if time.monotonic() >= deadline:
+        return False
+      time.sleep(RELEASE / 20)
 
   def _prepare(self, run: str) -> None:
     tables = (EVENTS_TABLE, *projections.TABLES)
