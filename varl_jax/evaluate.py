@@ -23,7 +23,7 @@ from ml_collections import config_flags
 
 from varl_jax import evaluation_run
 from varl_jax.benchmarks import BENCHMARKS, BenchmarkError
-from varl_jax.benchmarks.answering import LATER, METHODS
+from varl_jax.benchmarks.answering import OVER_PASSAGES, METHODS
 from varl_jax.command_line import last_line, parse, refuse
 from varl_jax.config import Config, ConfigError, from_config_dict
 from varl_jax.evaluation_data import SOLVER, Request
@@ -50,7 +50,7 @@ _ANSWERS = _text("answers", "", "Saved answers: a file or a results folder.")
 _METHOD = _text(
   "method",
   "none",
-  f"What helps the model: {', '.join((*METHODS, *sorted(LATER)))}.",
+  f"What helps the model: {', '.join((*METHODS, *sorted(OVER_PASSAGES)))}.",
 )
 _JUDGE = _text("judge", "", "The judge's model.")
 _JUDGE_URL = _text("judge_url", "", "Address of its endpoint, ending in /v1.")

@@ -94,7 +94,7 @@ def test_an_image_file_is_one_by_its_name(tmp_path):
     answering.data_url(tmp_path / "b.png")
 
 
-@pytest.mark.parametrize("name", sorted(answering.LATER))
+@pytest.mark.parametrize("name", sorted(answering.OVER_PASSAGES))
 def test_methods_to_come_are_refused_in_one_sentence(name):
   if name in answering.METHODS:
     pytest.skip(f"{name} is there")

@@ -19,7 +19,7 @@ SERVICE = ROOT / "varl_jax" / "service"
 
 # Later hits, where the work of several steps is there to be lost; each counts
 # from the checkpoint before the kill before it.
-LATER = (
+OVER_PASSAGES = (
   ("supply/admitted@17", "transaction/written@8", "served/saved@2"),
   ("windows/saved@3", "report/evolved@2", "guidance/due", "memo/saved"),
   ("transaction/done@14", "patch/saved@3", "reported/due@2"),
@@ -129,7 +129,7 @@ def test_kills_at_every_failpoint_change_nothing(whole, tmp_path, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("names", LATER)
+@pytest.mark.parametrize("names", OVER_PASSAGES)
 def test_kills_late_in_the_run_change_nothing(whole, tmp_path, names):
   check_killed(whole, tmp_path / "run", *names)
 

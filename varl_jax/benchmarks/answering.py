@@ -172,9 +172,9 @@ def _plain(chat: ChatModel, decoding: Decoding) -> Answerer:
 
 
 METHODS: Final[dict[str, MakeAnswerer]] = {"none": _plain}
-# Names of the paper's inference-time methods; those over passages get an entry
-# where an index is named (`varl_jax.retrieval_answers`).
-LATER: Final = frozenset({"medrag", "rag_fusion", "imedrag"})
+# The paper's inference-time methods over passages; they get an entry where an
+# index is named (`varl_jax.retrieval_answers`).
+OVER_PASSAGES: Final = frozenset({"medrag", "rag_fusion", "imedrag"})
 
 
 def find_method(name: str) -> MakeAnswerer:
@@ -185,7 +185,7 @@ def find_method(name: str) -> MakeAnswerer:
   """
   if name in METHODS:
     return METHODS[name]
-  if name in LATER:
+  if name in OVER_PASSAGES:
     raise BenchmarkError(
       f"The method {name!r} needs retrieval: name an index by"
       " --config.retrieval.index, or use --method=none."
