@@ -23,7 +23,7 @@ from ml_collections import config_flags
 
 from varl_jax import evaluation_run
 from varl_jax.benchmarks import BENCHMARKS, BenchmarkError
-from varl_jax.benchmarks.answering import OVER_PASSAGES, METHODS
+from varl_jax.benchmarks.answering import METHODS, OVER_PASSAGES
 from varl_jax.command_line import last_line, parse, refuse
 from varl_jax.config import Config, ConfigError, from_config_dict
 from varl_jax.evaluation_data import SOLVER, Request
