@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from varl_jax.llm.scripted_chat import Reading, Responder
-from varl_jax.story import criteria, graders, words, writers
+from varl_jax.story import criteria, graders, requests, words, writers
 
 
 def judge(reading: Reading) -> str:
@@ -65,6 +65,34 @@ def referee(reading: Reading) -> str:
     tiers[-1].append(label)
     last = worth[label]
   return json.dumps({"tiers": tiers, "notes": "By how it reads."})
+
+
+def _told(request: requests.StoryRequest, answer: str) -> int:
+  """Different sentences that say something of what was asked for.
+
+  No more than were asked for count.
+  """
+  place = words.PLACES[request.place].split()[-1]
+  thing = words.OBJECTS[request.thing].other.split()[-1]
+  about = {request.first, request.second, request.place, request.thing}
+  about |= {request.trouble, place, thing, "it", "he", "she"}
+  told = {
+    tuple(sentence)
+    for sentence in words.sentences(answer)
+    if about & set(sentence) and words.VERBS & set(sentence)
+  }
+  return min(len(told), request.sentences)
+
+
+def check_pair(reading: Reading) -> str:
+  """Pair checker: by `_told`, which a list or a ramble does not raise."""
+  blocks = reading.blocks
+  request = requests.read_request(blocks["REQUEST"])
+  first, second = (_told(request, blocks[name]) for name in ("FIRST", "SECOND"))
+  better = "equal"
+  if first != second:
+    better = "first" if first > second else "second"
+  return json.dumps({"better": better, "reason": "By what it tells."})
 
 
 def _score(text: str) -> float:
@@ -149,6 +177,7 @@ RESPONDERS: dict[str, Responder] = {
   "analyst": analyse,
   "summarizer": summarize,
   "auditor": audit,
+  "pair_checker": check_pair,
   "decomposer": graders.decompose,
   "checklist": graders.write_checklist,
   "rater": graders.rate,
