@@ -143,9 +143,9 @@ def kind_scores() -> list[float]:
 
 def settings(seed: int, switches: Mapping[str, bool]) -> Config:
   """The story's config with some of the switches on."""
-  tree = get_config("rri")
-  tree.seed = seed
-  tree.patch.update(switches)
+  tree = get_config("rri").to_dict()
+  tree["seed"] = seed
+  tree["patch"] |= switches
   return from_config_dict(tree)
 
 

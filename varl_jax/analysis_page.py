@@ -38,6 +38,8 @@ def render(result: Mapping[str, Any]) -> str:
     _rewards(result["rewards"]),
     "## Repair",
     *_repairs(result["repairs"]),
+    "## A repaired case",
+    _repaired(result["repaired"]),
     "## Examples",
     *(_example(example) for example in result["examples"]),
   ]
@@ -184,6 +186,30 @@ def _repairs(found: Mapping[str, Any]) -> list[str]:
     f" {attacks['unknown']} are not known (an attack that failed, or no store)."
   )
   return parts
+
+
+def _repaired(case: Mapping[str, Any] | None) -> str:
+  if case is None:
+    return "No pair in order was repaired."
+  lines = [
+    f"{'new ' if c['added'] else '    '}{c['points']:+g}  {c['text']}"
+    f"  (exploit {c['exploit']}, honest {c['honest']})"
+    for c in case["criteria"]
+  ]
+  parts = [
+    f"{_plain(case['case_id'])} of {_plain(case['run'])}, step {case['step']}:"
+    " of the repaired pairs that the auditor found in order, the one whose"
+    " first patch removed the median of the lead.",
+    _fence(case["task"]),
+  ]
+  for side in ("exploit", "honest"):
+    answer = case[side]
+    parts += [
+      f"{side.capitalize()} answer, paid {answer['score']:.2f} before and"
+      f" {answer['score_after']:.2f} after:",
+      _fence(answer["answer"] or ""),
+    ]
+  return "\n\n".join([*parts, "Rubric:", _fence("\n".join(lines))])
 
 
 def _example(example: Mapping[str, Any]) -> str:
