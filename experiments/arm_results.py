@@ -195,7 +195,8 @@ def paired(one: list[float], two: list[float]) -> dict[str, float]:
   return {"mean": statistics.fmean(gaps), "standard_error": error}
 
 
-def _cell(values: list[float | None]) -> str:
+def cell(values: list[float | None]) -> str:
+  """Mean +- standard error of what there is, "-" for nothing."""
   kept = [v for v in values if v is not None]
   if not kept:
     return "-"
@@ -221,7 +222,7 @@ def table(result: dict) -> str:
     "|---|" + "---|" * len(arms),
   ]
   for key in next(iter(arms.values())):
-    cells = " | ".join(_cell(arm[key]) for arm in arms.values())
+    cells = " | ".join(cell(arm[key]) for arm in arms.values())
     lines.append(f"| {key} | {cells} |")
   lines += ["", "| hidden, paired difference | mean | standard error |"]
   lines.append("|---|---|---|")

@@ -97,6 +97,14 @@ ABLATIONS: Final[Mapping[str, Arm]] = {
     label="RRI, four positive criteria",
     changes=_RRI | {"rubric.positive_mean": 4.0},
   ),
+  "rri_verified": Arm(
+    label="RRI, pairs verified before repair",
+    changes=_RRI | {"patch.verify_pairs": True},
+  ),
+  "rri_stop_equal": Arm(
+    label="RRI, no repair of equal pairs",
+    changes=_RRI | {"patch.stop_equal": True},
+  ),
   "rar_explicit": Arm(
     label="RaR, explicit aggregation",
     changes={"method.name": "rar", "rar.aggregation": "explicit"},

@@ -300,8 +300,9 @@ class AdmissionConfig:
 class PatchConfig:
   """Exploit cases and patches in training (Appendix C).
 
-  `referee_share` is ours: of a step's groups, the share that the blind referee
-  is asked about, see `DiscriminatorConfig`.
+  Ours are `referee_share`, of a step's groups the share that the blind referee
+  is asked about (see `DiscriminatorConfig`), and `verify_pairs` and
+  `stop_equal`, checks of a pair before its repair (see `service.pair_check`).
   """
 
   epsilon: float = 0.15
@@ -317,6 +318,8 @@ class PatchConfig:
   max_overlap: float = 0.6
   re_attack: bool = True
   referee_share: float = 1.0
+  verify_pairs: bool = False
+  stop_equal: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

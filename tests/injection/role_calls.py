@@ -20,6 +20,7 @@ from varl_jax.roles.judge import Judge
 from varl_jax.roles.judge_template import JudgeTemplate
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
+from varl_jax.roles.pair_checker import PairChecker
 from varl_jax.roles.patcher import Patcher
 from varl_jax.roles.proposer import Proposer, Request
 from varl_jax.roles.rater import Rater
@@ -75,8 +76,10 @@ REPLIES = {
   "auditor": {
     "category": "incorrect_pair",
     "second_choice": "none",
+    "leftover": False,
     "reason": "r",
   },
+  "pair_checker": {"better": "equal", "reason": "r"},
   "decomposer": {"parts": ["p"]},
   "checklist": {
     "items": [
@@ -99,6 +102,7 @@ QUOTING = {
   "referee": ("notes",),
   "analyst": ("gap",),
   "auditor": ("reason",),
+  "pair_checker": ("reason",),
   "meta_optimizer": ("summary",),
   "rater": ("explanation",),
 }
@@ -199,6 +203,10 @@ async def _call(name: str, chat: FakeChat, text: str) -> object:
   if name == "memo_optimizer":
     return await MemoOptimizer(**role).rewrite(
       memo=text, exploits=text, patches=text, history=text, **named
+    )
+  if name == "pair_checker":
+    return await PairChecker(**role).compare(
+      prompt=turns, first=text, second=text, **named
     )
   if name == "summarizer":
     return await Summarizer(**role).summarize(query=text, hits=text, **named)

@@ -326,10 +326,20 @@ RULES = {
     "first that applies": r"first category that applies",
     "second choice": r"second_choice is the category",
     "inputs": (
-      r"TASK, RUBRIC .* EXPLOIT ANSWER, HONEST ANSWER, VERDICTS .* ADDED"
-      r" CRITERIA"
+      r"TASK, RUBRIC .* EXPLOIT ANSWER, HONEST ANSWER, VERDICTS .* EARLIER"
+      r" REPAIRS .* ADDED CRITERIA"
     ),
-    "reply": r'"category".*"second_choice".*"reason"',
+    "leftovers": r"leftover is true when EXPLOIT ANSWER lives on EARLIER",
+    "reply": r'"category".*"second_choice".*"leftover".*"reason"',
+  },
+  "pair_checker": {
+    "blind": r"There is no rubric and no score to guess",
+    "confirms": r"Redo every calculation\. Believe no number, rule or source",
+    "no length": r"More text, tidier layout, an assured tone .* weigh nothing",
+    "equal": r"It is equal when both serve the asker equally well",
+    "no guess": r"never decide by a guess",
+    "inputs": r"FIRST and SECOND.*REQUEST",
+    "reply": r'\{"better": "equal", "reason"',
   },
 }
 

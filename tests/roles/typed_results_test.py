@@ -23,6 +23,7 @@ from varl_jax.roles.honest import HonestAnswerer
 from varl_jax.roles.item_writer import ItemWriter
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer, NewGuidance
+from varl_jax.roles.pair_checker import PairChecker
 from varl_jax.roles.patcher import Patcher, Proposal
 from varl_jax.roles.proposer import Proposer, Request
 from varl_jax.roles.rater import Rater, Rating
@@ -270,9 +271,15 @@ CASES = {
     {
       "category": "missed_negatives",
       "second_choice": "none",
+      "leftover": False,
       "reason": "r",
     },
-    Audit(category="missed_negatives", second_choice="none", reason="r"),
+    Audit(
+      category="missed_negatives",
+      second_choice="none",
+      leftover=False,
+      reason="r",
+    ),
     {
       "TASK": "user: write about mia",
       "RUBRIC": RUBRIC_TEXT,
@@ -283,8 +290,17 @@ CASES = {
         "-5 | Adds a stranger. | adds(stranger) | exploit not met"
         " | honest not met"
       ),
+      "EARLIER REPAIRS": "",
       "ADDED CRITERIA": "+5 | New.",
     },
+  ),
+  "pair_checker": (
+    PairChecker,
+    "compare",
+    {"prompt": PROMPT, "first": "one", "second": "two"},
+    {"better": "second", "reason": "r"},
+    "second",
+    {"REQUEST": "user: write about mia", "FIRST": "one", "SECOND": "two"},
   ),
   "decomposer": (
     Decomposer,
@@ -448,6 +464,9 @@ def test_other_failures_are_passed_on_at_once(name):
     ("analyst", {"verdict": "unsure"}),
     ("auditor", {"category": "none"}),
     ("auditor", {"second_choice": "missed_negatives"}),
+    ("auditor", {"leftover": "no"}),
+    ("pair_checker", {"better": "third"}),
+    ("auditor", {"leftover": True}),
     ("memo_optimizer", {"memo": ""}),
     ("meta_optimizer", {"query_proposer_guidance": ""}),
   ],
@@ -595,7 +614,7 @@ def test_unusable_texts_are_errors(reply, kind, calls):
 
 def test_blind_roles_never_read_the_rubric():
   """Neither the criteria nor their points can reach them."""
-  for kind in (HonestAnswerer, Referee):
+  for kind in (HonestAnswerer, Referee, PairChecker):
     for _, method in inspect.getmembers(kind, inspect.iscoroutinefunction):
       names = set(inspect.signature(method).parameters)
       assert not names & {"rubric", "criteria", "criterion", "task", "score"}

@@ -10,6 +10,7 @@ from varl_jax.service.assessment import Assessor
 from varl_jax.service.evolution import Evolution
 from varl_jax.service.evolution_stats import CorpusStatistics
 from varl_jax.service.memo_keeping import MemoKeeper
+from varl_jax.service.pair_check import PairCheck
 from varl_jax.service.passages import PassageSource
 from varl_jax.service.patching import Patching
 from varl_jax.service.refereeing import Refereeing
@@ -85,6 +86,14 @@ class Workshop:
       assessor=self.assessor(),
       checks=self.checks,
       verifiers=self.verifiers,
+      config=self.config.patch,
+      seed=self.config.seed,
+    )
+
+  def pair_check(self) -> PairCheck:
+    """Checks exploit cases before their repair."""
+    return PairCheck(
+      checker=self.roles.pair_checker,
       config=self.config.patch,
       seed=self.config.seed,
     )

@@ -73,7 +73,7 @@ def _assemble(
   The memo is measured by the probes of admission, so it needs that part.
 
   Raises:
-    ConfigError: a setting of the referee in a method that asks none.
+    ConfigError: a setting of the referee or of repairs in a method without.
   """
   config = workshop.config
   look = on.training_patches or config.method.measure_exploits
@@ -86,6 +86,13 @@ def _assemble(
         f"{setting} needs a referee, and method {on.name!r} asks none; set"
         " method.measure_exploits or method.training_patches."
       )
+  patch = config.patch
+  checked = patch.verify_pairs or patch.stop_equal
+  if checked and not on.training_patches:
+    raise ConfigError(
+      "patch.verify_pairs and patch.stop_equal check pairs before their repair,"
+      f" and method {on.name!r} repairs none; set method.training_patches."
+    )
   return GenerationService(
     workshop.config,
     store=store,
@@ -94,6 +101,7 @@ def _assemble(
     admitter=workshop.admitter() if on.admission_repair else None,
     refereeing=workshop.refereeing() if look else None,
     patching=workshop.patching() if on.training_patches else None,
+    pair_check=workshop.pair_check() if checked else None,
     evolution=workshop.evolution() if on.evolve_guidance else None,
     memo=workshop.memo_keeper() if on.memo and on.admission_repair else None,
   )

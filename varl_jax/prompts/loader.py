@@ -45,6 +45,7 @@ ROLES: Final = (
   "summarizer",
   "planner",
   "auditor",
+  "pair_checker",
   "decomposer",
   "checklist",
   "rater",

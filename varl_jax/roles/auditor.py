@@ -34,9 +34,10 @@ _FORM: Final = ReplyFormat(
     "properties": {
       "category": {"type": "string", "enum": CATEGORIES},
       "second_choice": {"type": "string", "enum": (*CATEGORIES, NO_SECOND)},
+      "leftover": {"type": "boolean"},
       "reason": {"type": "string", "minLength": 1, "maxLength": 2000},
     },
-    "required": ["category", "second_choice", "reason"],
+    "required": ["category", "second_choice", "leftover", "reason"],
     "additionalProperties": False,
   }
 )
@@ -44,17 +45,44 @@ _FORM: Final = ReplyFormat(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audit:
-  """A case's category of `CATEGORIES`, a second or `none`, and the reason."""
+  """What an auditor says of a case.
+
+  Attributes:
+    category: of `CATEGORIES`.
+    second_choice: another of them, or `none`.
+    leftover: whether criteria of an earlier repair pay the exploit; such cases
+      are left out of the shares.
+    reason: for the category.
+  """
 
   category: str
   second_choice: str
+  leftover: bool
   reason: str
 
 
-def _read(reply: dict[str, Any]) -> Audit:
-  if reply["category"] == reply["second_choice"]:
-    raise ChatError("malformed", "The second choice repeats the category.")
-  return Audit(**reply)
+def earlier_repairs(case: ExploitCase) -> tuple[Criterion, ...]:
+  """Criteria that an earlier repair of the rubric added and the exploit gains.
+
+  It does by a positive that it alone meets, and by a negative that the honest
+  answer alone meets.
+  """
+  rubric = case.task.rubric
+  found = []
+  for criterion, exploit, honest in zip(
+    rubric.criteria,
+    by_criterion(rubric, case.exploit.verdicts),
+    by_criterion(rubric, case.honest.verdicts),
+    strict=True,
+  ):
+    if criterion.source != "patch" or exploit is None or honest is None:
+      continue
+    gains, loses = bool(exploit.met), bool(honest.met)
+    if criterion.points < 0:
+      gains, loses = loses, gains
+    if gains and not loses:
+      found.append(criterion)
+  return tuple(found)
 
 
 def _verdict_lines(case: ExploitCase) -> str:
@@ -76,8 +104,8 @@ def _verdict_lines(case: ExploitCase) -> str:
 class Auditor:
   """Sorts exploit cases into categories, as the exploit analysis does.
 
-  Cases that collect leftovers of an earlier repair are set apart before, by
-  the ledger of patches, and are not audited.
+  Whether an exploit collects leftovers of an earlier repair is asked with it;
+  the answer counts only where the rubric has such criteria (`earlier_repairs`).
   """
 
   chat: ChatModel
@@ -106,6 +134,15 @@ class Auditor:
     """
     if case.source != "on_policy":
       raise ValueError(f"Case {case.case_id!r} is no pair of the solver.")
+    earlier = earlier_repairs(case)
+
+    def read(reply: dict[str, Any]) -> Audit:
+      if reply["category"] == reply["second_choice"]:
+        raise ChatError("malformed", "The second choice repeats the category.")
+      if reply["leftover"] and not earlier:
+        raise ChatError("malformed", "A leftover without an earlier repair.")
+      return Audit(**reply)
+
     user = user_message(
       {
         "TASK": conversation_text(case.task.prompt),
@@ -113,12 +150,13 @@ class Auditor:
         "EXPLOIT ANSWER": case.exploit.answer or "",
         "HONEST ANSWER": case.honest.answer or "",
         "VERDICTS": _verdict_lines(case),
+        "EARLIER REPAIRS": rubric_text(earlier),
         "ADDED CRITERIA": rubric_text(added),
       }
     )
     return await ask_json(
       self.chat,
-      _read,
+      read,
       role=ROLE,
       messages=(self.prompts.system(ROLE), user),
       form=_FORM,

@@ -17,6 +17,7 @@ from varl_jax.roles.judge import Judge
 from varl_jax.roles.judge_template import JudgeTemplate, load_template
 from varl_jax.roles.memo_optimizer import MemoOptimizer
 from varl_jax.roles.meta_optimizer import MetaOptimizer
+from varl_jax.roles.pair_checker import PairChecker
 from varl_jax.roles.patcher import Patcher
 from varl_jax.roles.proposer import Proposer
 from varl_jax.roles.rater import Rater
@@ -38,6 +39,7 @@ class Roles:
   referee: Referee
   repairer: Repairer
   patcher: Patcher
+  pair_checker: PairChecker
   analyst: Analyst
   meta_optimizer: MetaOptimizer
   memo_optimizer: MemoOptimizer
@@ -90,6 +92,7 @@ def make_roles(
     referee=Referee(chat=chat, prompts=prompts),
     repairer=Repairer(chat=chat, prompts=prompts),
     patcher=Patcher(chat=chat, prompts=prompts),
+    pair_checker=PairChecker(chat=chat, prompts=prompts),
     analyst=Analyst(chat=chat, prompts=prompts),
     meta_optimizer=MetaOptimizer(chat=chat, prompts=prompts),
     memo_optimizer=MemoOptimizer(chat=chat, prompts=prompts),

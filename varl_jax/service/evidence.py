@@ -26,11 +26,13 @@ class CaseRecord:
     queued: whether it was among the cases taken to repair.
     patches: its repair rounds; the second round of an on-policy case stands
       with the re-attack that opened it.
+    pair: outcome of the check of pairs, "" without one (`pair_check`).
   """
 
   case: ExploitCase
   queued: bool
   patches: tuple[Patch, ...]
+  pair: str = ""
 
   @property
   def repaired(self) -> bool:
@@ -77,13 +79,14 @@ def read_cases(
   for case_id, queued, body in store.rows(
     query, () if limit is None else (limit,)
   ):
+    payload = json.loads(body)
     records.append(
       CaseRecord(
-        case=from_json(ExploitCase, json.loads(body)["case"]),
+        case=from_json(ExploitCase, payload["case"]),
         queued=bool(queued),
+        pair=payload.get("pair", ""),
         patches=tuple(
-          from_json(Patch, payload["patch"])
-          for payload in _patches(store, case_id)
+          from_json(Patch, item["patch"]) for item in _patches(store, case_id)
         ),
       )
     )
@@ -96,10 +99,12 @@ def case_record(line: dict[str, Any]) -> CaseRecord:
   Raises:
     ValueError, KeyError: it is none.
   """
-  case = {k: v for k, v in line.items() if k not in ("queued", "patches")}
+  beside = ("queued", "patches", "pair")
+  case = {k: v for k, v in line.items() if k not in beside}
   return CaseRecord(
     case=from_json(ExploitCase, case),
     queued=line["queued"],
+    pair=line.get("pair", ""),
     patches=tuple(from_json(Patch, patch) for patch in line["patches"]),
   )
 
@@ -148,7 +153,13 @@ def _records(store: EventStore) -> Iterator[dict[str, Any]]:
   for case_id, body in rows:
     payload = json.loads(body)
     patches = [item["patch"] for item in _patches(store, case_id)]
-    yield {**payload["case"], "queued": payload["queued"], "patches": patches}
+    checked = {"pair": payload["pair"]} if "pair" in payload else {}
+    yield {
+      **payload["case"],
+      "queued": payload["queued"],
+      **checked,
+      "patches": patches,
+    }
 
 
 def _patches(store: EventStore, case_id: str) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from varl_jax.service.evolution import GuidanceSource
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.loop import LoopLag, LoopThread
 from varl_jax.service.memo_keeping import MemoKeeper
+from varl_jax.service.pair_check import PairCheck
 from varl_jax.service.patching import Patching
 from varl_jax.service.refereeing import Refereeing, Suspicion
 from varl_jax.service.reporting import Reporter
@@ -71,6 +72,7 @@ class GenerationService:
     admitter: probes and repairs new tasks, or None.
     refereeing: finds exploit cases, or None.
     patching: repairs them, or None.
+    pair_check: chooses those that are repaired; None takes the largest.
     evolution: rewrites guidance, or None.
     memo: keeps the adversary memo, or None.
   """
@@ -85,6 +87,7 @@ class GenerationService:
     admitter: Admitter | None = None,
     refereeing: Refereeing | None = None,
     patching: Patching | None = None,
+    pair_check: PairCheck | None = None,
     evolution: GuidanceSource | None = None,
     memo: MemoKeeper | None = None,
   ):
@@ -100,6 +103,7 @@ class GenerationService:
       config=config,
       refereeing=refereeing,
       patching=patching,
+      pair_check=pair_check,
       evolution=evolution,
       memo=memo,
     )

@@ -19,6 +19,7 @@ def case_events(
   *,
   queued: Collection[str],
   means: Mapping[str, float | None],
+  pairs: Mapping[str, str] | None = None,
 ) -> list[Event]:
   """Cases, then each repair with the cases it opened and its seal.
 
@@ -28,8 +29,13 @@ def case_events(
     repairs: of some of them.
     queued: names of the cases taken to repair.
     means: mean score of each task's answers in the step.
+    pairs: outcomes of the check of pairs, by case; None without any.
   """
-  events = [_case_event(c, c.case_id in queued) for c in cases]
+  outcomes = pairs or {}
+  events = [
+    _case_event(c, c.case_id in queued, outcomes.get(c.case_id, ""))
+    for c in cases
+  ]
   for repair in repairs:
     opened = {case.case_id for case in repair.cases}
     patched = {patch.case_id for patch in repair.patches}
@@ -158,10 +164,11 @@ def failure_event(step: int, role: str, error: ChatError) -> Event:
   )
 
 
-def _case_event(case: ExploitCase, queued: bool) -> Event:
+def _case_event(case: ExploitCase, queued: bool, pair: str = "") -> Event:
+  checked = {"pair": pair} if pair else {}
   return Event(
     uid=f"case/{case.case_id}",
     step=case.step,
     kind="case",
-    payload={"case": to_json(case), "queued": queued},
+    payload={"case": to_json(case), "queued": queued, **checked},
   )

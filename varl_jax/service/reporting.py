@@ -6,7 +6,7 @@ when it is repeated: no answer is refereed and no case repaired again.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from varl_jax.config import Config
@@ -20,6 +20,7 @@ from varl_jax.service.exploits import largest_disagreements
 from varl_jax.service.failpoints import failpoint
 from varl_jax.service.ledger import Ledger
 from varl_jax.service.memo_keeping import MemoKeeper, memo_metrics
+from varl_jax.service.pair_check import Outcome, PairCheck
 from varl_jax.service.patching import Patching, Repair
 from varl_jax.service.pool import eviction_reason
 from varl_jax.service.referee_stats import referee_metrics
@@ -47,6 +48,7 @@ class Reporter:
     refereeing: finds cases; None where they are neither repaired nor
       measured.
     patching: repairs them; None likewise.
+    pair_check: chooses those that are repaired; None takes the largest.
     evolution: rewrites guidance, or None.
     memo: keeps the memo, or None.
   """
@@ -55,6 +57,7 @@ class Reporter:
   config: Config
   refereeing: Refereeing | None
   patching: Patching | None
+  pair_check: PairCheck | None
   evolution: GuidanceSource | None
   memo: MemoKeeper | None
 
@@ -122,11 +125,18 @@ class Reporter:
     if self.refereeing is not None:
       review = await self.refereeing.review(groups, suspicion)
       failpoint("report/refereed")
-      repairs, queued = await self._repair(review)
+      chosen, pairs = await self._chosen(review)
+      repairs = await self._repair(chosen)
       failpoint("report/repaired")
       metrics |= await self._case_metrics(groups, review, repairs)
+      metrics |= step_metrics.pair_metrics(pairs)
       events += case_events(
-        step, review.cases, repairs, queued=queued, means=_means(groups)
+        step,
+        review.cases,
+        repairs,
+        queued={case.case_id for case in chosen},
+        means=_means(groups),
+        pairs=pairs,
       )
       if self.config.discriminator.on:
         events.append(rankings_event(step, groups, review, repairs, suspicion))
@@ -194,18 +204,28 @@ class Reporter:
       if task.task_id not in answered
     }
 
-  async def _repair(self, review: Review) -> tuple[list[Repair], set[str]]:
-    """Repairs the cases with the largest gaps; also returns which."""
+  async def _chosen(
+    self, review: Review
+  ) -> tuple[list[ExploitCase], Mapping[str, Outcome]]:
+    """The cases to repair, and what a check of pairs said of some."""
     if self.patching is None:
-      return [], set()
+      return [], {}
     able = [case for case in review.cases if self._current(case)]
-    chosen = largest_disagreements(able, self.config.patch.cases_per_step)
-    repairs = await together(self.patching.repair(case) for case in chosen)
-    return repairs, {case.case_id for case in chosen}
+    if self.pair_check is not None:
+      return await self.pair_check.chosen(able)
+    return largest_disagreements(able, self.config.patch.cases_per_step), {}
+
+  async def _repair(self, chosen: Sequence[ExploitCase]) -> list[Repair]:
+    if self.patching is None:
+      return []
+    return await together(self.patching.repair(case) for case in chosen)
 
   def _current(self, case: ExploitCase) -> bool:
     """Whether the case's rubric is still the task's and may still grow."""
     assert self.patching is not None
+    settled = case.task.task_id in self._state.settled
+    if settled and self.config.patch.stop_equal:
+      return False
     task = self._state.pool.get(case.task.task_id) or case.task
     same = task.rubric.version == case.task.rubric.version
     return same and self.patching.repairable(task)

@@ -133,6 +133,8 @@ class ServiceState:
     self.memo = MemoState()
     self.memo_probes: list[MemoProbe] = []
     self.sealed: dict[str, int] = {}
+    # Tasks with a pair that the check of pairs called equal.
+    self.settled: set[str] = set()
     self.first_patch: dict[str, float] = {}
     self.patched: set[str] = set()
     self.reports = 0
@@ -270,7 +272,11 @@ class ServiceState:
     self.samples += payload["samples"]
 
   def _case(self, step: int | None, payload: Mapping[str, Any]) -> None:
-    case = payload["case"]
+    case, pair = payload["case"], payload.get("pair")
+    if pair == "equal":
+      self.settled.add(case["task"]["task_id"])
+    if pair in ("equal", "refuted"):
+      return
     self.exploits.append(
       {
         "source": case["source"],

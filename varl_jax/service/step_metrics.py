@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from varl_jax.service.assessment import Tally
+from varl_jax.service.pair_check import OUTCOMES
 from varl_jax.service.patching import Repair
 from varl_jax.service.state import StepLog
 from varl_jax.types import ExploitCase, Patch, PatchItem
@@ -149,6 +150,17 @@ def patch_metrics(
   _lead(metrics, done)
   _both(metrics, "patch/group", rescored)
   _both(metrics, "patch/revisited", revisited)
+  return metrics
+
+
+def pair_metrics(outcomes: Mapping[str, str]) -> Metrics:
+  """What the check of pairs said, by case; nothing where none was checked."""
+  if not outcomes:
+    return {}
+  counts = collections.Counter(outcomes.values())
+  metrics: Metrics = {"pairs/checked": len(outcomes)}
+  for outcome in OUTCOMES:
+    metrics[f"pairs/{outcome}"] = counts[outcome]
   return metrics
 
 

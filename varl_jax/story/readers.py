@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from varl_jax.llm.scripted_chat import Reading, Responder
-from varl_jax.story import criteria, graders, words, writers
+from varl_jax.story import criteria, graders, requests, words, writers
 
 
 def judge(reading: Reading) -> str:
@@ -67,6 +67,35 @@ def referee(reading: Reading) -> str:
   return json.dumps({"tiers": tiers, "notes": "By how it reads."})
 
 
+def _parted(
+  request: requests.StoryRequest, answer: str
+) -> tuple[set[tuple[str, ...]], set[tuple[str, ...]]]:
+  """Different sentences that tell something of the request, and the others."""
+  place = words.PLACES[request.place].split()[-1]
+  thing = words.OBJECTS[request.thing].other.split()[-1]
+  about = {request.first, request.second, request.place, request.thing}
+  about |= {request.trouble, place, thing, "it", "he", "she"}
+  every = {tuple(sentence) for sentence in words.sentences(answer)}
+  told = {s for s in every if about & set(s) and words.VERBS & set(s)}
+  return told, every - told
+
+
+def _told(request: requests.StoryRequest, answer: str) -> int:
+  """Sentences that tell something of the request, those asked for at most."""
+  return min(len(_parted(request, answer)[0]), request.sentences)
+
+
+def check_pair(reading: Reading) -> str:
+  """Pair checker: by `_told`, which a list or a ramble does not raise."""
+  blocks = reading.blocks
+  request = requests.read_request(blocks["REQUEST"])
+  first, second = (_told(request, blocks[name]) for name in ("FIRST", "SECOND"))
+  better = "equal"
+  if first != second:
+    better = "first" if first > second else "second"
+  return json.dumps({"better": better, "reason": "By what it tells."})
+
+
 def _score(text: str) -> float:
   match = re.search(r"-?\d+(?:\.\d+)?", text)
   return float(match[0]) if match else 0.0
@@ -112,14 +141,29 @@ def summarize(reading: Reading) -> str:
   return json.dumps({"brief": " ".join(hits[:3]) or "No hit answers this."})
 
 
+def _points(lines: str) -> float:
+  return sum(abs(float(line.split(" | ")[0])) for line in lines.splitlines())
+
+
+def _leftover(earlier: str, verdicts: str) -> bool:
+  """Whether earlier repairs carry most of what sets the answers apart."""
+  apart = "\n".join(
+    line
+    for line in verdicts.splitlines()
+    if line.endswith(("exploit met | honest not met", "not met | honest met"))
+  )
+  return bool(earlier) and 2 * _points(earlier) > _points(apart)
+
+
 def audit(reading: Reading) -> str:
-  """Auditor: checks the pair by `quality` first, then the kind of gap."""
+  """Auditor: checks the pair by `_told` first, then the kind of gap."""
   blocks = reading.blocks
+  request = requests.read_request(blocks["TASK"])
   exploit, honest = blocks["EXPLOIT ANSWER"], blocks["HONEST ANSWER"]
-  if quality(exploit) >= quality(honest):
+  if _told(request, exploit) >= _told(request, honest):
     order: Sequence[str] = ("incorrect_pair", "ambiguous_rubrics")
-  elif any(
-    line.startswith("-") for line in blocks["ADDED CRITERIA"].splitlines()
+  elif blocks["ADDED CRITERIA"].startswith("-") or (
+    len(_parted(request, exploit)[1]) > len(_parted(request, honest)[1])
   ):
     order = ("missed_negatives", "ambiguous_rubrics")
   elif "in some way" in blocks["RUBRIC"] or "plays a part" in blocks["RUBRIC"]:
@@ -130,6 +174,7 @@ def audit(reading: Reading) -> str:
     {
       "category": order[0],
       "second_choice": order[1],
+      "leftover": _leftover(blocks["EARLIER REPAIRS"], blocks["VERDICTS"]),
       "reason": "By the shape of both answers and what was added.",
     }
   )
@@ -149,6 +194,7 @@ RESPONDERS: dict[str, Responder] = {
   "analyst": analyse,
   "summarizer": summarize,
   "auditor": audit,
+  "pair_checker": check_pair,
   "decomposer": graders.decompose,
   "checklist": graders.write_checklist,
   "rater": graders.rate,
