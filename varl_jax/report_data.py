@@ -166,8 +166,12 @@ def read_analysis(folder: pathlib.Path) -> dict[str, Any] | None:
   if not path.is_file():
     return None
   found = _json(path)
-  if not isinstance(found, dict):
-    raise ReportError(f"{path} holds no analysis.")
+  try:
+    found["shares"]["categories"], found["examples"], found["auditors"]
+  except (KeyError, TypeError) as error:
+    raise ReportError(
+      f"{path} holds no analysis; make it again with varl_jax.analysis."
+    ) from error
   return found
 
 

@@ -540,3 +540,33 @@ def criteria(
     ),
   )
   return [table for table in tables if table[2]]
+
+
+def categories(analysis: Mapping[str, Any]) -> dict[str, Any]:
+  """Shares and examples of `analysis.json`, see `varl_jax.analysis`.
+
+  Raises:
+    KeyError, TypeError: it has another form.
+  """
+  shares = analysis["shares"]
+  return {
+    "auditors": ", ".join(analysis["auditors"]) or "nobody",
+    "cases": shares["cases"],
+    "leftovers": shares["leftovers"],
+    "rows": [
+      {
+        "name": name.replace("_", " "),
+        "count": found["cases"],
+        "share": found["share"] or 0.0,
+      }
+      for name, found in shares["categories"].items()
+    ],
+    "examples": [
+      {
+        "case_id": str(example["case_id"]),
+        "category": str(example["category"]).replace("_", " "),
+        "reason": str(example["reason"]),
+      }
+      for example in analysis["examples"]
+    ],
+  }

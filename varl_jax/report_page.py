@@ -96,7 +96,11 @@ def render_report(
         ("Memo", memo_views(run.history.memos, run.config)),
       )
     ],
-    analyses=[(name, run.analysis) for name, run in tagged if run.analysis],
+    analyses=[
+      (name, report_figures.categories(run.analysis))
+      for name, run in tagged
+      if run.analysis is not None
+    ],
     settings=flatten(first.config) if alone else [],
     differences=[] if alone else _differences(tagged),
     alone=alone,
