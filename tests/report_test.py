@@ -246,7 +246,7 @@ def test_short_runs_have_a_page(tmp_path, steps):
   _Page(text)
   for words in (
     "No exploit case was kept.",
-    "Not measured in this run.",
+    "Not measured",
     "No answer was kept.",
     "No version was written.",
     "No step was timed.",

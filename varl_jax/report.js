@@ -121,6 +121,12 @@
       );
     }
 
+    // Something to read beside the list, without taking the focus.
+    first() {
+      const row = this.chosen === null ? this.current[0] : null;
+      if (row) this.open(row.key, { focus: false });
+    }
+
     show() {
       const rows = this.found();
       const pages = Math.max(1, Math.ceil(rows.length / PAGE));
@@ -241,6 +247,7 @@
   }
   addEventListener("hashchange", route);
   route();
+  for (const browser of browsers.values()) browser.first();
 
   if (!live) return;
   const pulse = document.querySelector(".pulse");
@@ -273,6 +280,7 @@
       browser.take(JSON.parse(index.textContent));
       if (!browser.element.contains(document.activeElement)) browser.controls();
       browser.show();
+      browser.first();
     }
   }
 
