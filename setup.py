@@ -90,7 +90,7 @@ setuptools.setup(
   ],
   package_dir={"varl_kernels": "kernels/varl_kernels"},
   package_data={
-    "varl_jax": ["*.jinja", "*.css"],
+    "varl_jax": ["*.css", "*.jinja", "*.js"],
     "varl_jax.prompts": ["**/*.txt", "**/*.json"],
     "varl_jax.retrieval": ["lexicons/*.txt"],
     "varl_jax.story": ["*.json", "policy/*", "lookup_policy/*"],

@@ -121,6 +121,7 @@ def test_run_leaves_everything_named(undisturbed):
     "checkpoints",
     "service.sqlite",
     "evidence.jsonl",
+    "rollouts.jsonl",
     "report.html",
     "config.json",
   } <= kept
@@ -173,8 +174,9 @@ def test_killed_at_several_points_ends_the_same(
   done = run(workdir, environment, *TINY)
   assert done.returncode == 0, done.stderr
   assert records(workdir) == records(undisturbed)
-  evidence = (workdir / "evidence.jsonl").read_text()
-  assert evidence == (undisturbed / "evidence.jsonl").read_text()
+  for name in ("evidence.jsonl", "rollouts.jsonl"):
+    kept = (undisturbed / name).read_text()
+    assert (workdir / name).read_text() == kept
 
 
 def test_interrupt_saves_and_says_how_to_resume(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from varl_jax import metrics
+from varl_jax import metrics, step_lines
 from varl_jax.metrics import MetricsError, MetricsWriter, Progress, read_metrics
 
 
@@ -108,7 +108,7 @@ def test_full_disk_is_one_sentence_and_leaves_whole_lines(
   def refuse(handle):
     raise OSError(28, "No space left on device")
 
-  monkeypatch.setattr(metrics.os, "fsync", refuse)
+  monkeypatch.setattr(step_lines.os, "fsync", refuse)
   with pytest.raises(MetricsError, match="No space left on device"):
     writer.write(2, {"a": 1})
   assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 1}\n'

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
-DATA = (".txt", ".json", ".jinja", ".css", ".safetensors")
+DATA = (".txt", ".json", ".jinja", ".css", ".js", ".safetensors")
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,13 @@ def test_modules_that_need_no_weights_import_without_extras():
 
 
 @pytest.mark.parametrize(
-  "module", ["varl_jax.main", "varl_jax.report", "varl_jax.evaluate"]
+  "module",
+  [
+    "varl_jax.main",
+    "varl_jax.report",
+    "varl_jax.evaluate",
+    "varl_jax.dashboard",
+  ],
 )
 def test_commands_explain_themselves(module):
   done = subprocess.run(

@@ -42,6 +42,7 @@ from varl_jax.protocols import ToolBox, Validator
 from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
 from varl_jax.rl.discriminator import Discriminator
 from varl_jax.rl.train_step import Learner
+from varl_jax.rollout_log import open_log
 from varl_jax.rollouts import RolloutWorker
 from varl_jax.run_folder import (
   RunError,
@@ -305,6 +306,14 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     check_claim(config, workdir)
     claim(config, workdir)
     metrics = stack.enter_context(MetricsWriter(workdir))
+    kept = open_log(
+      workdir,
+      config.report,
+      decode=policy.worker.tokenizer.decode,
+      seed=config.seed,
+    )
+    if kept is not None:
+      stack.enter_context(contextlib.closing(kept.lines))
     interrupted = stack.enter_context(_interruptible())
     service.give_up_when(interrupted)
     progress = Progress(
@@ -324,6 +333,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       progress=progress,
       validator=validator,
       suspecting=policy.suspecting,
+      kept=kept,
       interrupted=interrupted,
       usage=usage,
     )

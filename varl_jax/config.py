@@ -25,6 +25,7 @@ MAY_CHANGE: Final = (
   "judge.concurrency",
   "judge.check_workers",
   "judge.canary",
+  "report",
   "retrieval.encoder",
   "tools.timeout_s",
   "tools.web_url",
@@ -431,6 +432,19 @@ class CheckpointConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReportConfig:
+  """What is kept for reports beside metrics, see `rollout_log`.
+
+  Attributes:
+    rollouts: answers a step that are kept token by token; 0 for none.
+    max_tokens: of one of them; the rest is left out.
+  """
+
+  rollouts: int = 4
+  max_tokens: int = 1024
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
   """All settings of one run."""
 
@@ -459,6 +473,7 @@ class Config:
   rar: RarConfig = RarConfig()
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
+  report: ReportConfig = ReportConfig()
 
   def to_dict(self) -> dict[str, Any]:
     """The tree as plain values."""
@@ -553,6 +568,7 @@ _AT_LEAST_ONE = (
   "train.min_graded",
   "judge.votes",
   "judge.concurrency",
+  "report.max_tokens",
   *(
     f"endpoints.{name}.{key}"
     for name in ("roles", "judge")
@@ -598,6 +614,7 @@ _AT_LEAST_ZERO = (
   "train.weight_decay",
   "pool.floor",
   "eval.interval",
+  "report.rollouts",
   "patch.epsilon",
   "patch.min_gap_removed",
   "discriminator.decay",

@@ -1,12 +1,10 @@
 """What a run measures: one JSON object a step, and a display for people.
 
-`metrics.jsonl` is only ever appended to, one flushed and synced line a step, so
-a killed run leaves at most one incomplete last line, which is dropped when the
-file is opened again. A value that cannot be measured is left out of a record;
-NaN and infinity are refused, because JSON has neither and charts hide both.
+`metrics.jsonl` survives crashes, see `step_lines`. A value that cannot be
+measured is left out of a record; NaN and infinity are refused, because JSON has
+neither and charts hide both.
 """
 
-import json
 import math
 import os
 import pathlib
@@ -21,15 +19,24 @@ import rich.progress_bar
 import rich.table
 import rich.text
 
+from varl_jax.step_lines import (
+  MetricsError,
+  RecordError,
+  StepLines,
+  read_lines,
+)
+
+__all__ = [
+  "FILE_NAME",
+  "MetricsError",
+  "MetricsWriter",
+  "Progress",
+  "RecordError",
+  "plain_value",
+  "read_metrics",
+]
+
 FILE_NAME: Final = "metrics.jsonl"
-
-
-class MetricsError(Exception):
-  """Metrics cannot be read or written; one clear sentence."""
-
-
-class RecordError(MetricsError):
-  """A record could not be written; those before it are untouched."""
 
 
 class MetricsWriter:
@@ -42,15 +49,10 @@ class MetricsWriter:
       workdir: the run's folder, made when it does not exist.
 
     Raises:
-      MetricsError: the file is damaged, or the extra is not installed.
+      MetricsError: the file is damaged.
     """
-    self.path = pathlib.Path(workdir) / FILE_NAME
-    self.path.parent.mkdir(parents=True, exist_ok=True)
-    records, sound = _read(self.path)
-    if self.path.exists() and sound < self.path.stat().st_size:
-      os.truncate(self.path, sound)
-    self._file = open(self.path, "ab", buffering=0)
-    self._last = records[-1]["step"] if records else None
+    self._lines = StepLines(pathlib.Path(workdir) / FILE_NAME)
+    self.path = self._lines.path
 
   def __enter__(self) -> "MetricsWriter":
     return self
@@ -61,7 +63,7 @@ class MetricsWriter:
   @property
   def last_step(self) -> int | None:
     """The step of the last record, None when there is none."""
-    return self._last
+    return self._lines.last_step
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     """Appends the record of `step`; it is on disk when this returns.
@@ -78,56 +80,21 @@ class MetricsWriter:
       MetricsError: a value is not finite or not a scalar.
       RecordError: the record could not be written; nothing of it is kept.
     """
-    if self._last is not None and step <= self._last:
-      raise ValueError(
-        f"Step {step} does not follow step {self._last}, which is recorded;"
-        " rewind first."
-      )
+    self._lines.check_follows(step)
     record: dict[str, Any] = {"step": int(step)}
     for name, value in metrics.items():
       if name != "step":
         record[name] = plain_value(name, value, step=step)
-    self._append(json.dumps(record, allow_nan=False).encode() + b"\n")
-    self._last = record["step"]
+    self._lines.write(record)
     return record
 
   def rewind(self, step: int) -> None:
-    """Drops the records above `step`, all or none of them.
-
-    The step a run resumes from is that of its checkpoint; what came after is
-    done, and recorded, again.
-    """
-    records, _ = _read(self.path)
-    kept = [record for record in records if record["step"] <= step]
-    self._file.close()
-    draft = self.path.with_name(FILE_NAME + ".draft")
-    with open(draft, "wb") as file:
-      for record in kept:
-        file.write(json.dumps(record).encode() + b"\n")
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(draft, self.path)
-    _sync_folder(self.path.parent)
-    self._file = open(self.path, "ab", buffering=0)
-    self._last = kept[-1]["step"] if kept else None
+    """Drops the records above `step`, see `StepLines.rewind`."""
+    self._lines.rewind(step)
 
   def close(self) -> None:
     """Closes the file; harmless when repeated."""
-    self._file.close()
-
-  def _append(self, line: bytes) -> None:
-    start = os.fstat(self._file.fileno()).st_size
-    try:
-      written = self._file.write(line)
-      if written != len(line):
-        raise OSError("the line was cut short")
-      os.fsync(self._file.fileno())
-    except OSError as error:
-      os.ftruncate(self._file.fileno(), start)
-      raise RecordError(
-        f"{self.path} cannot be written ({error.strerror or error}); the"
-        " run can be resumed once it can."
-      ) from error
+    self._lines.close()
 
 
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -139,7 +106,7 @@ def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
   Raises:
     MetricsError: a line before the last is damaged.
   """
-  return _read(pathlib.Path(workdir) / FILE_NAME)[0]
+  return read_lines(pathlib.Path(workdir) / FILE_NAME)[0]
 
 
 def plain_value(
@@ -159,41 +126,6 @@ def plain_value(
   if not isinstance(value, (bool, int, float, str)):
     raise MetricsError(f"{name} is no scalar at step {step}: {value!r}.")
   return value
-
-
-def _read(path: pathlib.Path) -> tuple[list[dict[str, Any]], int]:
-  """Records, and the number of bytes that hold them."""
-  data = path.read_bytes() if path.exists() else b""
-  records: list[dict[str, Any]] = []
-  sound = 0
-  for number, line in enumerate(data.splitlines(keepends=True), 1):
-    try:
-      record = json.loads(line, parse_constant=_no_constant)
-      complete = line.endswith(b"\n") and isinstance(record["step"], int)
-    except (ValueError, KeyError, TypeError):
-      complete = False
-    if not complete:
-      if sound + len(line) < len(data):
-        raise MetricsError(
-          f"Line {number} of {path} is damaged; restore the file, or remove it"
-          " to go on without its history."
-        )
-      break
-    records.append(record)
-    sound += len(line)
-  return records, sound
-
-
-def _no_constant(name: str) -> float:
-  raise ValueError(f"{name} is no JSON")
-
-
-def _sync_folder(folder: pathlib.Path) -> None:
-  handle = os.open(folder, os.O_RDONLY)
-  try:
-    os.fsync(handle)
-  finally:
-    os.close(handle)
 
 
 class Progress:

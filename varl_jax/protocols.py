@@ -1,7 +1,7 @@
 """What the trainer asks of its partners; loads neither side."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from varl_jax.types import (
   GradedGroup,
@@ -11,6 +11,9 @@ from varl_jax.types import (
   ToolCall,
   ToolResult,
 )
+
+if TYPE_CHECKING:
+  from varl_jax.service.evidence import CaseRecord
 
 
 class ToolBox(Protocol):
@@ -51,6 +54,10 @@ class Service(Protocol):
 
   def measures(self, step: int) -> dict[str, float]:
     """What the service measured of itself in the step; no result of it."""
+    ...
+
+  def cases(self, limit: int | None = None) -> list["CaseRecord"]:
+    """Exploit cases for reports, the newest steps and widest leads first."""
     ...
 
   def event_number(self) -> int: ...

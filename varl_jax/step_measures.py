@@ -1,11 +1,13 @@
 """What the trainer itself measures of a step: scores, lengths, seconds."""
 
+import collections
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from varl_jax.types import Rollout
+from varl_jax.rubrics.scoring import by_criterion
+from varl_jax.types import GradedGroup, Rollout
 
 
 class Clock:
@@ -72,6 +74,35 @@ def length_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
     "rollout/length": float(np.mean([len(r.tokens) for r in rollouts])),
     "rollout/chars": float(np.mean([len(r.answer or "") for r in rollouts])),
     "rollout/cut": float(np.mean([r.finish == "length" for r in rollouts])),
+  }
+
+
+def criterion_metrics(graded: Sequence[GradedGroup]) -> dict[str, float]:
+  """Share of the judged criteria that answers met.
+
+  Returns:
+    `criteria/met_positive` and `criteria/met_negative` by the sign of their
+    points, `criteria/met_SOURCE` by who wrote those with positive points; kinds
+    that no verdict is about are left out.
+  """
+  found: dict[str, list[bool]] = collections.defaultdict(list)
+  for group in graded:
+    rubric = group.task.rubric
+    for answer in group.answers:
+      if not answer.verdicts:
+        continue
+      pairs = zip(
+        rubric.criteria, by_criterion(rubric, answer.verdicts), strict=True
+      )
+      for criterion, verdict in pairs:
+        if verdict is None or verdict.met is None:
+          continue
+        positive = criterion.points > 0
+        found["positive" if positive else "negative"].append(verdict.met)
+        if positive:
+          found[criterion.source].append(verdict.met)
+  return {
+    f"criteria/met_{kind}": sum(met) / len(met) for kind, met in found.items()
   }
 
 

@@ -33,12 +33,14 @@ from varl_jax.protocols import Service, Validator
 from varl_jax.rl.advantages import group_advantages
 from varl_jax.rl.batch import Batch, pack
 from varl_jax.rl.train_step import Learner, TrainState
+from varl_jax.rollout_log import RolloutLog
 from varl_jax.rollouts import Group, RolloutWorker
 from varl_jax.service.calls import ServiceFailure
 from varl_jax.service.event_log import StoreError
 from varl_jax.service.failpoints import failpoint
 from varl_jax.step_measures import (
   Clock,
+  criterion_metrics,
   length_metrics,
   score_metrics,
   tool_metrics,
@@ -69,6 +71,7 @@ class Trainer:
     progress: what people watch.
     validator: held-out tasks, None for a run without validation.
     suspecting: the discriminator, None for a run without.
+    kept: where answers are kept for people to read, None for nowhere.
     interrupted: asked after every step; True stops with the state saved.
     usage: totals of what validation asked models for, by metric.
   """
@@ -83,6 +86,7 @@ class Trainer:
   progress: Progress
   validator: Validator | None = None
   suspecting: Suspecting | None = None
+  kept: RolloutLog | None = None
   interrupted: Callable[[], bool] = lambda: False
   usage: Callable[[], Mapping[str, float]] = dict
 
@@ -190,6 +194,9 @@ class Trainer:
       head, learnt = self.suspecting.learn(head, look, rankings)
       reported |= learnt
     reported |= self.service.measures(step)
+    if self.kept is not None:
+      cases = self.service.cases(self.kept.config.rollouts)
+      self.kept.write(step, groups, graded, cases)
     clock.lap("report")
     failpoint("step/reported")
     tokens = sum(sum(r.mask) for g in groups for r in g.rollouts)
@@ -221,6 +228,7 @@ class Trainer:
     rollouts = [r for g in groups for r in g.rollouts]
     measured = score_metrics(scores, raws, ids, valid)
     measured |= length_metrics(rollouts)
+    measured |= criterion_metrics(graded)
     if self.config.tools.chosen:
       measured |= tool_metrics(rollouts)
     if not any(valid):
@@ -312,7 +320,7 @@ class Trainer:
     self._check_checkpoints(step or 0)
     if step is None:
       self.service.rewind(0)
-      self.metrics.rewind(-1)
+      self._rewind(-1)
       return state, 0, None
     found, meta = self.checkpoints.restore(step, state.saved())
     if meta["fingerprint"] != self.config.fingerprint():
@@ -321,8 +329,13 @@ class Trainer:
         " config; choose another --workdir."
       )
     self.service.rewind(meta["event_number"])
-    self.metrics.rewind(step)
+    self._rewind(step)
     return RunState.restored(found), step, meta.get("pending")
+
+  def _rewind(self, step: int) -> None:
+    self.metrics.rewind(step)
+    if self.kept is not None:
+      self.kept.rewind(step)
 
   def _check_checkpoints(self, newest: int) -> None:
     """Compares what can be read with what the records say must be there.

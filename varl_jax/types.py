@@ -5,6 +5,7 @@ JSON, compared in tests and sent to another process (`to_json`, `from_json`).
 """
 
 import dataclasses
+import functools
 import types as python_types
 import typing
 from collections.abc import Mapping
@@ -364,7 +365,7 @@ def from_json(kind: Any, data: Any) -> Any:
   """
   origin = typing.get_origin(kind)
   if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     unknown = set(data) - set(hints)
     if unknown:
       raise ValueError(f"{kind.__name__} has no field {sorted(unknown)[0]!r}.")
@@ -381,3 +382,9 @@ def from_json(kind: Any, data: Any) -> Any:
     inner = [a for a in typing.get_args(kind) if a is not type(None)]
     return from_json(inner[0], data)
   return data
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+  """Types of a class's fields; reading them anew takes most of the time."""
+  return typing.get_type_hints(kind)

@@ -69,7 +69,7 @@ def make_server(app: Any, *, ready: Callable[[], None]) -> Any:
   """A uvicorn server that lets go of those who wait for a job when it stops.
 
   Args:
-    app: of `http_server.make_app`.
+    app: of `http_server.make_app`, or another without jobs.
     ready: called when requests are answered.
 
   Raises:
@@ -80,7 +80,9 @@ def make_server(app: Any, *, ready: Callable[[], None]) -> Any:
   class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
       super().handle_exit(sig, frame)
-      app.state.jobs.stop_soon()
+      # A dashboard has no jobs.
+      if hasattr(app.state, "jobs"):
+        app.state.jobs.stop_soon()
 
     async def startup(self, sockets: Any = None) -> None:
       await super().startup(sockets=sockets)
