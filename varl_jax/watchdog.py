@@ -94,4 +94,4 @@ def sentence(
     f" ({now - s.start:.0f} s)"
     for s in going
   ]
-  return f"{said}{' while' if waits else ':'} {', and '.join(work)}."
+  return f"{said}{' while' if waits else ':'} {' and '.join(work)}."
