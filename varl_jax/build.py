@@ -22,7 +22,8 @@ from typing import Any, Final
 import jax
 from jax.sharding import Mesh
 
-from varl_jax import serving
+from varl_jax import serving, timeline
+from varl_jax.async_loop import AsyncTrainer
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
@@ -63,6 +64,7 @@ from varl_jax.suspicion import Suspecting
 from varl_jax.tool_rollouts import ToolUse
 from varl_jax.trainer import Trainer, TrainingFailure
 from varl_jax.types import ToolCall, ToolResult
+from varl_jax.watchdog import Watchdog
 
 DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
 # How long a service may take to start beside its trainer.
@@ -210,6 +212,9 @@ def make_policy(config: Config) -> Policy:
     vocab_size=model_config.vocab_size,
     forbidden_ids=sorted(forbidden),
     config=config.train,
+    importance_cap=config.train.importance_cap
+    if config.train.staleness
+    else None,
     mesh=mesh,
     axes=axes if mesh is not None else None,
   )
@@ -322,7 +327,11 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     validator, usage = _validation(
       config, domain, workdir, stack, interrupted=interrupted
     )
-    trainer = Trainer(
+    stages = timeline.Timeline(workdir / timeline.FILE_NAME)
+    say = _notices().say
+    stack.enter_context(Watchdog(stages, seconds=config.train.stall_s, say=say))
+    kind = AsyncTrainer if config.train.staleness else Trainer
+    trainer = kind(
       config=config,
       service=service,
       worker=policy.worker,
@@ -336,6 +345,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       kept=kept,
       interrupted=interrupted,
       usage=usage,
+      timeline=stages,
     )
     code = _loop(trainer, policy.params, workdir)
     with _second_to(code, workdir):

@@ -20,6 +20,7 @@ SHAPES_REPLIES: Final = ("model", "effort", "max_tokens")
 # Settings that a run may be resumed with changed, beside those of endpoints.
 MAY_CHANGE: Final = (
   "train.steps",
+  "train.stall_s",
   "mesh",
   "service",
   "judge.concurrency",
@@ -78,7 +79,14 @@ class LoraConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-  """GRPO (Appendix E)."""
+  """GRPO (Appendix E); the last three are ours.
+
+  Attributes:
+    staleness: updates that sampling may run ahead; 0 is on policy.
+    importance_cap: with staleness, bound of a token's importance weight.
+    stall_s: seconds without movement after which a run says what it waits for;
+      0 never.
+  """
 
   steps: int = 100
   tasks_per_step: int = 64
@@ -92,6 +100,9 @@ class TrainConfig:
   max_grad_norm: float = 1.0
   clip_ratio: float = 0.2
   min_graded: int = 4  # below it a group is requeued, spec section 3
+  staleness: int = 0
+  importance_cap: float = 2.0
+  stall_s: float = 900.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -610,6 +621,8 @@ _AT_LEAST_ZERO = (
     )
   ),
   "train.micro_batch",
+  "train.staleness",
+  "train.stall_s",
   "train.warmup_updates",
   "train.weight_decay",
   "pool.floor",
@@ -639,6 +652,7 @@ _POSITIVE = (
   "train.learning_rate",
   "train.max_grad_norm",
   "train.clip_ratio",
+  "train.importance_cap",
   "reward.length_unit",
   "patch.referee_share",
   "discriminator.learning_rate",

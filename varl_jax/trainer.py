@@ -12,6 +12,9 @@ One step, in this order (the code below follows it):
    learns after from what the referee said;
 8. record: validation at its interval, metrics, checkpoint.
 
+This is the loop on policy; with `train.staleness` the same stages overlap
+(`async_loop`).
+
 The service is told no validation score and the learner sees no text of the
 adversary: neither has an argument for it.
 """
@@ -46,7 +49,8 @@ from varl_jax.step_measures import (
   tool_metrics,
 )
 from varl_jax.suspicion import RunState, Suspecting
-from varl_jax.types import GradedGroup
+from varl_jax.timeline import Timeline
+from varl_jax.types import GradedGroup, Task
 
 # What a run may lose on its way without losing what it saved.
 _LOST: Final = (StoreError, JournalError, SaveError, RecordError)
@@ -74,6 +78,7 @@ class Trainer:
     kept: where answers are kept for people to read, None for nowhere.
     interrupted: asked after every step; True stops with the state saved.
     usage: totals of what validation asked models for, by metric.
+    timeline: notes when stages begin and end.
   """
 
   config: Config
@@ -89,6 +94,7 @@ class Trainer:
   kept: RolloutLog | None = None
   interrupted: Callable[[], bool] = lambda: False
   usage: Callable[[], Mapping[str, float]] = dict
+  timeline: Timeline = dataclasses.field(default_factory=Timeline)
 
   def run(self, params: Any) -> tuple[TrainState, int]:
     """Trains from the newest checkpoint, or from `params` without one.
@@ -155,21 +161,13 @@ class Trainer:
   ) -> tuple[RunState, dict[str, float]]:
     train, policy, head = self.config.train, state.policy, state.head
     clock = Clock()
-    tasks = self.service.poll(step, train.tasks_per_step)
+    with self.timeline.stage("tasks", step):
+      tasks = self.service.poll(step, train.tasks_per_step)
     clock.lap("poll")
     failpoint("step/polled")
-    groups = self.worker.collect(
-      tasks, n=train.samples, params=policy.params, step=step
-    )
+    groups = self._rollouts(tasks, policy, step)
     sampled = clock.lap("rollouts")
-    if tasks and not groups:
-      raise TrainingFailure(
-        f"All {len(tasks)} prompts of step {step} are longer than"
-        f" model.max_prompt ({self.config.model.max_prompt} tokens); raise it."
-      )
-    graded = self.service.grade(
-      step, [(g.task, list(g.rollouts)) for g in groups]
-    )
+    graded = self._verdicts(groups, step)
     clock.lap("verdicts")
     failpoint("step/graded")
     batch, measured = self._batch(groups, graded)
@@ -179,16 +177,12 @@ class Trainer:
       clock.lap("suspicion")
     updated: dict[str, float] = {}
     if batch is not None:
-      policy, updated = self.learner.update(policy, batch)
-      if updated["train/nonfinite"] and not updated["train/updates"]:
-        raise TrainingFailure(
-          f"No update of step {step} was finite; lower train.learning_rate."
-          " The last checkpoint is untouched."
-        )
+      policy, updated = self._updated(policy, batch, step)
     trained = clock.lap("update")
     failpoint("step/updated")
     suspicion = None if look is None else look.suspicion
-    reported = self.service.report(step, graded, suspicion)
+    with self.timeline.stage("repair", step):
+      reported = self.service.report(step, graded, suspicion)
     if self.suspecting is not None and look is not None and head is not None:
       rankings = self.service.rankings(step)
       head, learnt = self.suspecting.learn(head, look, rankings)
@@ -208,6 +202,38 @@ class Trainer:
     if batch is not None:
       measured["train/tokens_per_s"] = updated["train/tokens"] / trained
     return RunState(policy=policy, head=head), measured
+
+  def _rollouts(
+    self, tasks: Sequence[Task], policy: TrainState, step: int
+  ) -> list[Group]:
+    with self.timeline.stage("sample", step):
+      groups = self.worker.collect(
+        tasks, n=self.config.train.samples, params=policy.params, step=step
+      )
+    if tasks and not groups:
+      raise TrainingFailure(
+        f"All {len(tasks)} prompts of step {step} are longer than"
+        f" model.max_prompt ({self.config.model.max_prompt} tokens); raise it."
+      )
+    return groups
+
+  def _verdicts(self, groups: Sequence[Group], step: int) -> list[GradedGroup]:
+    with self.timeline.stage("judge", step):
+      return self.service.grade(
+        step, [(g.task, list(g.rollouts)) for g in groups]
+      )
+
+  def _updated(
+    self, policy: TrainState, batch: Batch, step: int
+  ) -> tuple[TrainState, dict[str, float]]:
+    with self.timeline.stage("update", step):
+      policy, updated = self.learner.update(policy, batch)
+    if updated["train/nonfinite"] and not updated["train/updates"]:
+      raise TrainingFailure(
+        f"No update of step {step} was finite; lower train.learning_rate."
+        " The last checkpoint is untouched."
+      )
+    return policy, updated
 
   def _batch(
     self, groups: Sequence[Group], graded: Sequence[GradedGroup]
@@ -249,23 +275,43 @@ class Trainer:
   def _validate(self, state: RunState, step: int) -> dict[str, float]:
     if self.validator is None:
       return {}
-    started, before = time.perf_counter(), self.usage()
-    tasks = self.validator.tasks
-    groups = self.examiner.collect(
-      tasks, n=self.config.eval.samples, params=state.policy.params, step=step
-    )
-    answers = {g.task.task_id: [r.answer for r in g.rollouts] for g in groups}
+    started = time.perf_counter()
+    found = self._examined(self._answered(state.policy, step), step)
+    return found | {"time/eval": time.perf_counter() - started}
+
+  def _answered(
+    self, policy: TrainState, step: int
+  ) -> dict[str, list[str | None]]:
+    """The policy's answers to the held-out tasks whose prompts fit."""
+    assert self.validator is not None
+    with self.timeline.stage("examine", step):
+      groups = self.examiner.collect(
+        self.validator.tasks,
+        n=self.config.eval.samples,
+        params=policy.params,
+        step=step,
+      )
+    return {g.task.task_id: [r.answer for r in g.rollouts] for g in groups}
+
+  def _examined(
+    self, answers: Mapping[str, list[str | None]], step: int
+  ) -> dict[str, float]:
+    """What the answers score, and what that cost."""
+    assert self.validator is not None
+    before, tasks = self.usage(), self.validator.tasks
     missing = [None] * self.config.eval.samples
-    found = self.validator.score(
-      tasks, [answers.get(t.task_id, missing) for t in tasks]
-    )
+    with self.timeline.stage("evaluate", step):
+      found = self.validator.score(
+        tasks, [answers.get(t.task_id, missing) for t in tasks]
+      )
     used = {
       f"eval/{name}": total - before.get(name, 0.0)
       for name, total in self.usage().items()
     }
-    return found | used | {"time/eval": time.perf_counter() - started}
+    return found | used
 
   def _record(self, step: int, measured: dict[str, float]) -> None:
+    self.timeline.forget(step)
     self.progress.update(self.metrics.write(step, measured))
     failpoint("record/written")
 
@@ -296,16 +342,17 @@ class Trainer:
   ) -> None:
     """Saves the state after a step; `pending` is its record, if not written."""
     failpoint("checkpoint/begun")
-    self.checkpoints.save(
-      step,
-      state.saved(),
-      {
-        "event_number": event_number,
-        "pending": pending,
-        "fingerprint": self.config.fingerprint(),
-        "seed": self.config.seed,
-      },
-    )
+    with self.timeline.stage("checkpoint", step):
+      self.checkpoints.save(
+        step,
+        state.saved(),
+        {
+          "event_number": event_number,
+          "pending": pending,
+          "fingerprint": self.config.fingerprint(),
+          "seed": self.config.seed,
+        },
+      )
     failpoint("checkpoint/saved")
 
   def _resume(

@@ -355,6 +355,11 @@ class Learner:
         rows["old"], rows["sampler"], rows["mask"], cap=self._cap
       )
     loss, tokens = grpo_loss(found, *args, clip_ratio=clip, weights=weights)
+    weighed = {}
+    if weights is not None:
+      capped = (weights >= self._cap) & rows["mask"]
+      weighed["weight_sum"] = jnp.sum(weights)
+      weighed["capped_sum"] = jnp.sum(capped, dtype=jnp.float32)
     frozen = rows["old"] if self._recompute else found
     gap = jnp.where(rows["mask"], jnp.abs(frozen - rows["sampler"]), 0.0)
     sums = {
@@ -363,6 +368,7 @@ class Learner:
       "entropy_sum": jnp.sum(jnp.where(rows["mask"], entropy, 0.0)),
       "gap_sum": jnp.sum(gap),
       "gap_max": jnp.max(gap),
+      **weighed,
       **ratio_sums(found, *args, clip_ratio=clip),
     }
     return loss, jax.lax.stop_gradient(sums)
@@ -417,6 +423,9 @@ class Learner:
     def share(name: str) -> float:
       return float(sum(s[name] for s in sound) / tokens)
 
+    if self._cap is not None:
+      metrics["train/importance_mean"] = share("weight_sum")
+      metrics["train/importance_capped"] = share("capped_sum")
     # Later mini-batches run on newer weights: without the recomputed ones only
     # the first compares the same weights in both programs.
     same = sound if self._recompute else sums[:1]

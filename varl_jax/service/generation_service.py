@@ -1,6 +1,7 @@
 """The generation service: what the trainer asks for tasks and reports to.
 
-A step is `poll`, `grade`, `report`. The service is made of parts and does not
+A step is `poll`, `grade`, `report`; steps may overlap, each kind of call in the
+order of the steps. The service is made of parts and does not
 know which method they form (`methods`); it is transport-free, and every answer
 depends on the event log and the models' replies alone. A `poll`, `grade` or
 `report` that is repeated within its step gives the recorded result.
@@ -216,8 +217,7 @@ class GenerationService:
     self._store.close()
 
   def _served_step(self) -> int | None:
-    batch = self._ledger.state.batch
-    return None if batch is None else batch[0]
+    return max(self._ledger.state.served, default=None)
 
   def _run(self, work: Coroutine[Any, Any, Value]) -> Value:
     if self._loop.closed:
@@ -226,7 +226,7 @@ class GenerationService:
 
   async def _poll(self, step: int, count: int) -> list[Task]:
     state = self._ledger.state
-    if state.batch is None or state.batch[0] != step:
+    if step not in state.served:
       await self._supply.provide(step, count)
       event = served_event(
         state,
@@ -237,8 +237,7 @@ class GenerationService:
       )
       self._ledger.commit([event])
       self._supply.prepare(count)
-    assert state.batch is not None and state.batch[0] == step
-    return list(state.batch[1])
+    return list(state.served[step])
 
   async def _grade(self, step: int, groups: Groups) -> list[GradedGroup]:
     answers = tuple(

@@ -192,6 +192,9 @@ def make_app(hosted: HostedService, *, door: Door) -> Any:
       wire.job_name(name, body),
       request.headers.get(wire.CALL_HEADER, ""),
       lambda: _outcome(call, hosted),
+      kind=name,
+      # What a trainer left behind ends before its successor goes back.
+      exclusive=name == wire.Rewind.NAME,
     )
     return _json({"job": job.name}, 202)
 

@@ -9,11 +9,12 @@ import asyncio
 import collections
 import concurrent.futures
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 # Finished jobs whose outcome is kept for callers that come back.
-KEPT: Final = 4
+KEPT: Final = 16
+_EXCLUSIVE: Final = "\0exclusive"
 
 
 @dataclasses.dataclass(kw_only=True, eq=False)
@@ -38,11 +39,14 @@ class Job:
 
 
 class Jobs:
-  """Runs jobs one after another, each in a thread."""
+  """Runs jobs, each in a thread: those of one kind one after another.
+
+  A job that is exclusive waits for all before it, and all after it wait.
+  """
 
   def __init__(self):
     self._loop: asyncio.AbstractEventLoop | None = None
-    self._turn = asyncio.Lock()
+    self._last: dict[str, asyncio.Task[None]] = {}
     self._jobs: dict[str, Job] = {}
     self._finished: collections.deque[Job] = collections.deque()
     self._running: set[asyncio.Task[None]] = set()
@@ -57,14 +61,35 @@ class Jobs:
     """Whether `stop` was called; nothing more is taken on."""
     return self._stopping.is_set()
 
-  def submit(self, name: str, call: str, work: Callable[[], Any]) -> Job:
-    """Starts work, or finds it where it already goes on."""
+  def submit(
+    self,
+    name: str,
+    call: str,
+    work: Callable[[], Any],
+    *,
+    kind: str = "",
+    exclusive: bool = False,
+  ) -> Job:
+    """Starts work, or finds it where it already goes on.
+
+    Args:
+      name: see `Job`.
+      call: see `Job`.
+      work: may raise.
+      kind: waits for earlier work of the same.
+      exclusive: waits for all earlier work, and later work for it.
+    """
     found = self._jobs.get(name)
     if found is not None and (found.call == call or not found.done.is_set()):
       return found
     job = Job(name=name, call=call)
     self._jobs[name] = job
-    running = asyncio.create_task(self._run(job, work))
+    before = list(self._running)
+    if not exclusive:
+      ahead = (self._last.get(kind), self._last.get(_EXCLUSIVE))
+      before = [task for task in ahead if task is not None]
+    running = asyncio.create_task(self._run(job, work, before))
+    self._last[_EXCLUSIVE if exclusive else kind] = running
     self._running.add(running)
     running.add_done_callback(self._running.discard)
     return job
@@ -98,16 +123,19 @@ class Jobs:
     else:
       self._loop.call_soon_threadsafe(self.stop)
 
-  async def _run(self, job: Job, work: Callable[[], Any]) -> None:
-    async with self._turn:
-      if self.stopping:
-        return
-      outcome = await asyncio.to_thread(_outcome, work)
-      if outcome is None:
-        return  # the service was closed under it; nobody is told an outcome
-      job.value, job.error = outcome
-      job.done.set()
-      self._forget(job)
+  async def _run(
+    self, job: Job, work: Callable[[], Any], before: Sequence[asyncio.Task]
+  ) -> None:
+    if before:
+      await asyncio.wait(before)
+    if self.stopping:
+      return
+    outcome = await asyncio.to_thread(_outcome, work)
+    if outcome is None:
+      return  # the service was closed under it; nobody is told an outcome
+    job.value, job.error = outcome
+    job.done.set()
+    self._forget(job)
 
   def _forget(self, job: Job) -> None:
     """Drops the oldest outcomes."""

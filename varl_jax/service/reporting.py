@@ -195,12 +195,10 @@ class Reporter:
     The trainer leaves out a task whose prompt is too long for the solver; kept,
     it would be served again and again.
     """
-    if self._state.batch is None or self._state.batch[0] != step:
-      return {}
     answered = {group.task.task_id for group in groups}
     return {
       task.task_id: "unanswered"
-      for task in self._state.batch[1]
+      for task in self._state.served.get(step, ())
       if task.task_id not in answered
     }
 

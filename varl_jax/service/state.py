@@ -105,7 +105,8 @@ class ServiceState:
   def __init__(self, config: Config):
     self._config = config
     self.pool = Pool()
-    self.batch: tuple[int, list[Task]] | None = None
+    # Tasks of steps that are not reported yet, and of the last that was.
+    self.served: dict[int, list[Task]] = {}
     self.batches = 0
     self.next_task = 0
     self.orders: dict[str, Order] = {}
@@ -244,7 +245,7 @@ class ServiceState:
     names = [*payload["replay"], *payload["fresh"]]
     tasks = [task for name in names if (task := self.pool.get(name))]
     assert step is not None
-    self.batch = (step, tasks)
+    self.served[step] = tasks
     self.pool.mark_served(names)
     self.log.replayed += len(payload["replay"])
 
@@ -335,7 +336,10 @@ class ServiceState:
     del self.memo_probes[: payload["probes"]]
 
   def _reported(self, step: int | None, payload: Mapping[str, Any]) -> None:
+    assert step is not None
     self.reports += 1
+    for old in [known for known in self.served if known < step]:
+      del self.served[old]
     self.log = self.log.after(payload["counted"])
     if payload["evolved"]:
       self.samples = []
