@@ -20,6 +20,17 @@ def row_block(rows: int) -> int:
   return min(max(16, 1 << (rows - 1).bit_length()), MAX_BLOCK)
 
 
+def check_tile(tile: int) -> int:
+  """`tile`, if a program can take as many ids.
+
+  Raises:
+    ValueError: it is no power of two from 16 on.
+  """
+  if tile < 16 or tile & (tile - 1):
+    raise ValueError(f"A tile is a power of two from 16 on, got {tile}.")
+  return tile
+
+
 def tile_products(
   hidden, head, row: Array, column: Array, *, block: int, tile: int
 ) -> Float[Array, "block tile"]:

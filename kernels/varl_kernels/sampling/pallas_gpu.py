@@ -15,7 +15,7 @@ from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Array, Float, Int, UInt32
 
 from varl_kernels.head import tile_logits
-from varl_kernels.head_gpu import row_block, tile_products
+from varl_kernels.head_gpu import check_tile, row_block, tile_products
 from varl_kernels.sampling.noise import gumbel
 from varl_kernels.sampling.partials import Partial, merge, of_tile
 
@@ -40,9 +40,7 @@ def partial(
     ValueError: `tile` is no power of two from 16 on.
   """
   rows, vocab = hidden.shape[0], head.shape[0]
-  tile = tile or TILE
-  if tile < 16 or tile & (tile - 1):
-    raise ValueError(f"A tile is a power of two from 16 on, got {tile}.")
+  tile = check_tile(tile or TILE)
   block, tiles = row_block(rows), pl.cdiv(vocab, tile)
   kernel = functools.partial(
     _kernel, block=block, tile=tile, temperature=temperature
