@@ -1,9 +1,11 @@
 """Which form of an operation runs.
 
 `reference` is plain XLA, `tpu` a Pallas kernel compiled by Mosaic, `gpu` one
-compiled by Triton. `auto` takes the form of the platform that jax computes on.
+compiled by Triton. `auto` is the form that the environment variable
+VARL_KERNELS names, or else that of the platform that jax computes on.
 """
 
+import os
 from typing import Final
 
 import jax
@@ -13,7 +15,7 @@ _OF_PLATFORM: Final = {"cpu": "reference", "tpu": "tpu", "gpu": "gpu"}
 
 
 def choose(backend: str, *, interpret: bool = False) -> str:
-  """The form to run: `backend`, or that of the platform for `auto`.
+  """The form to run, see above for `auto`.
 
   A form that is named is the one that runs, or the call fails.
 
@@ -24,6 +26,8 @@ def choose(backend: str, *, interpret: bool = False) -> str:
   Raises:
     ValueError: an unknown backend or platform, or nothing to interpret.
   """
+  if backend == "auto":
+    backend = os.environ.get("VARL_KERNELS", "auto")
   if backend not in BACKENDS:
     raise ValueError(
       f"Unknown backend {backend!r}; there are {', '.join(BACKENDS)}."

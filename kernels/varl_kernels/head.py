@@ -111,10 +111,10 @@ def check(hidden: Any, head: Any, temperature: float) -> None:
   Raises:
     ValueError: shapes that do not fit, or a temperature of 0 or less.
   """
-  if hidden.ndim != 2 or head.ndim != 2 or hidden.shape[1] != head.shape[1]:
+  if head.ndim != 2 or hidden.ndim < 2 or hidden.shape[-1] != head.shape[1]:
     raise ValueError(
-      f"Hidden states [B, D] and a head [V, D] are wanted, got {hidden.shape}"
-      f" and {head.shape}."
+      f"Hidden states [..., D] and a head [V, D] are wanted, got"
+      f" {hidden.shape} and {head.shape}."
     )
   if not temperature > 0:
     raise ValueError(f"temperature is above 0, got {temperature}.")

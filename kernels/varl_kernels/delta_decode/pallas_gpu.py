@@ -100,7 +100,5 @@ def _kernel(
   plgpu.store(
     new.at[place],
     (kept * state + key * d).reshape(1, 1, 1, depth, columns),
-    mask=jnp.broadcast_to(
-      real[None, None, None], (1, 1, 1, depth, columns)
-    ),
+    mask=jnp.broadcast_to(real[None, None, None], (1, 1, 1, depth, columns)),
   )

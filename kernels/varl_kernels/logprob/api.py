@@ -73,7 +73,7 @@ def token_logprobs(
       `backends.choose`.
   """
   length = hidden.shape[1]
-  check(hidden.reshape(-1, hidden.shape[-1]), head, temperature)
+  check(hidden, head, temperature)
   backend = choose(backend, interpret=interpret)
   chunk = min(max(chunk, 1), length)
   padding = -length % chunk

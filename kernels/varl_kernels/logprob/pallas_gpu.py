@@ -40,9 +40,7 @@ def partial(
   tile = check_tile(tile or TILE)
   block, tiles = row_block(rows), pl.cdiv(vocab, tile)
   parts = pl.pallas_call(
-    functools.partial(
-      _kernel, block=block, tile=tile, temperature=temperature
-    ),
+    functools.partial(_kernel, block=block, tile=tile, temperature=temperature),
     # The first axis runs fastest.
     grid=(pl.cdiv(rows, block), tiles),
     out_shape=[jax.ShapeDtypeStruct((rows, tiles), jnp.float32)] * 4,

@@ -33,7 +33,7 @@ def partial(
   tile: int = 0,
   interpret: bool = False,
 ) -> Partial:
-  """The four scalars [B] of a shard of the vocabulary that begins at `first`."""
+  """Four scalars [B] of a shard of the vocabulary, `first` its first id."""
   (rows, width), vocab = hidden.shape, head.shape[0]
   tile = tile_width(tile, width, head.dtype.itemsize, vocab)
   block = min(rows, MAX_ROWS)

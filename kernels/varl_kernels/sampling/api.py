@@ -18,18 +18,21 @@ from varl_kernels.head import bias_of, check
 from varl_kernels.sampling import reference
 from varl_kernels.sampling.partials import Partial, drawn, merge
 
+# Mesh axes that one axis of an array is split over.
+Axes = str | tuple[str, ...] | None
+
 
 def sample(
-  hidden: Float[Array, "B D"],
+  hidden: Float[Array, "*B D"],
   head: Float[Array, "V D"],
-  seeds: UInt32[Array, "B 2"],
+  seeds: UInt32[Array, "*B 2"],
   *,
   forbidden: Bool[Array, "V"] | None = None,
   temperature: float = 1.0,
   backend: str = "auto",
   tile: int = 0,
   interpret: bool = False,
-) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+) -> tuple[Int[Array, "*B"], Float[Array, "*B"]]:
   """One token a row and its log-probability.
 
   All backends draw the same tokens for the same seeds, but where two scores lie
@@ -58,34 +61,33 @@ def sample(
   backend = choose(backend, interpret=interpret)
   if backend == "reference":
     return reference.sample(hidden, head, seeds, **options)
-  return drawn(
-    _partial(
-      hidden,
-      head,
-      seeds,
-      jnp.int32(0),
-      backend=backend,
-      tile=tile,
-      interpret=interpret,
-      **options,
-    )
+  found = _partial(
+    hidden,
+    head,
+    seeds,
+    jnp.int32(0),
+    backend=backend,
+    tile=tile,
+    interpret=interpret,
+    **options,
   )
+  return drawn(found)
 
 
 def sample_sharded(
-  hidden: Float[Array, "B D"],
+  hidden: Float[Array, "*B D"],
   head: Float[Array, "V D"],
-  seeds: UInt32[Array, "B 2"],
+  seeds: UInt32[Array, "*B 2"],
   *,
   mesh: jax.sharding.Mesh | jax.sharding.AbstractMesh,
-  rows: Sequence[str],
+  rows: Sequence[Axes],
   vocab: Sequence[str],
   forbidden: Bool[Array, "V"] | None = None,
   temperature: float = 1.0,
   backend: str = "auto",
   tile: int = 0,
   interpret: bool = False,
-) -> tuple[Int[Array, " B"], Float[Array, " B"]]:
+) -> tuple[Int[Array, "*B"], Float[Array, "*B"]]:
   """`sample` where rows and vocabulary are split over a mesh.
 
   Every device reads its own part of the head; five scalars a row and part are
@@ -93,7 +95,7 @@ def sample_sharded(
 
   Args:
     mesh: its devices; along axes that are not named all do the same.
-    rows: mesh axes that B is split over; their product divides it.
+    rows: mesh axes of each axis of *B; their product divides it.
     vocab: mesh axes that V is split over; their product divides it (pad the
       head and forbid the ids that it gains).
 
@@ -102,7 +104,7 @@ def sample_sharded(
   """
   check(hidden, head, temperature)
   backend = choose(backend, interpret=interpret)
-  rows, vocab = tuple(rows), tuple(vocab)
+  vocab = tuple(vocab)
   if forbidden is None:
     forbidden = jnp.zeros(head.shape[0], bool)
 
@@ -126,8 +128,8 @@ def sample_sharded(
   run = jax.shard_map(
     local,
     mesh=mesh,
-    in_specs=(P(rows), P(vocab), P(rows), P(vocab)),
-    out_specs=(P(rows), P(rows)),
+    in_specs=(P(*rows), P(vocab), P(*rows), P(vocab)),
+    out_specs=(P(*rows), P(*rows)),
     check_vma=False,
   )
   return run(hidden, head, seeds, forbidden)
@@ -145,22 +147,27 @@ def _partial(
   tile: int,
   interpret: bool,
 ) -> Partial:
-  """The five scalars of the vocabulary from id `first` on, by any backend."""
+  """The five scalars [*B] from id `first` on, by any backend."""
+  batch = hidden.shape[:-1]
+  hidden = hidden.reshape(-1, hidden.shape[-1])
+  seeds = seeds.reshape(-1, 2)
   if backend == "reference":
-    return reference.partial(
+    found = reference.partial(
       hidden, head, seeds, first, forbidden=forbidden, temperature=temperature
     )
-  if backend == "tpu":
-    from varl_kernels.sampling.pallas_tpu import partial
   else:
-    from varl_kernels.sampling.pallas_gpu import partial
-  return partial(
-    hidden,
-    head,
-    seeds,
-    first,
-    bias=bias_of(forbidden, head.shape[0]),
-    temperature=temperature,
-    tile=tile,
-    interpret=interpret,
-  )
+    if backend == "tpu":
+      from varl_kernels.sampling.pallas_tpu import partial
+    else:
+      from varl_kernels.sampling.pallas_gpu import partial
+    found = partial(
+      hidden,
+      head,
+      seeds,
+      first,
+      bias=bias_of(forbidden, head.shape[0]),
+      temperature=temperature,
+      tile=tile,
+      interpret=interpret,
+    )
+  return Partial(*(x.reshape(batch) for x in found))

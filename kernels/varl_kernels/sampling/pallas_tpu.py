@@ -34,7 +34,7 @@ def partial(
   tile: int = 0,
   interpret: bool = False,
 ) -> Partial:
-  """The five scalars [B] of a shard of the vocabulary that begins at `first`."""
+  """Five scalars [B] of a shard of the vocabulary, `first` its first id."""
   (rows, width), vocab = hidden.shape, head.shape[0]
   tile = tile_width(tile, width, head.dtype.itemsize, vocab)
   block = min(rows, MAX_ROWS)

@@ -35,9 +35,7 @@ def of_tile(
 ) -> Partial:
   """The scalars [B, 1] of a tile; `ids` ascend."""
   peak = jnp.max(logits, axis=1, keepdims=True)
-  total = jnp.sum(
-    jnp.exp(logits - _finite(peak)), axis=1, keepdims=True
-  )
+  total = jnp.sum(jnp.exp(logits - _finite(peak)), axis=1, keepdims=True)
   noisy = logits + noise
   score = jnp.max(noisy, axis=1, keepdims=True)
   ids = jnp.broadcast_to(ids, logits.shape)
