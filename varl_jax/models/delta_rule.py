@@ -15,6 +15,10 @@ import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
+from varl_kernels.backends import choose
+from varl_kernels.delta_decode.api import delta_decode, delta_decode_sharded
+
+from varl_jax.models.sharding import mesh_in_use, mesh_sizes, spec
 
 CHUNK: Final = 64
 L2_EPS: Final = 1e-6
@@ -103,21 +107,19 @@ def delta_step(
   g: Float[Array, "*B J r"],
   beta: Float[Array, "*B J r"],
   memory: Float[Array, "*B J r k v"],
+  *,
+  layer: Int[Array, ""] | None = None,
 ) -> tuple[Float[Array, "*B J r v"], Float[Array, "*B J r k v"]]:
-  """The rule for one token a row; products with the memory are made once.
+  """The rule for one token a row, see `varl_kernels.delta_decode`.
 
-  With p = S^T k and s = S^T q of the memory before: d = beta (v - e^g p) and
-  o = e^g s + (q . k) d.
+  With `layer` the memory is that of all layers, and one of them is stepped.
   """
-  q, k, v, g, beta = (x.astype(jnp.float32) for x in (q, k, v, g, beta))
-  both = jnp.stack((k, q), axis=-2)
-  read = _einsum("...jtk,...jrkv->...jrtv", both, memory)
-  decay = jnp.exp(g)[..., None]
-  d = beta[..., None] * (v - decay * read[..., 0, :])
-  match = jnp.sum(q * k, axis=-1)[..., None, None]
-  out = decay * read[..., 1, :] + match * d
-  written = k[..., None, :, None] * d[..., None, :]
-  return out, decay[..., None] * memory + written
+  mesh, own = mesh_in_use(), (q, k, v, g, beta, memory)
+  if mesh is None or choose("auto") == "reference":
+    return delta_decode(*own, layer=layer)
+  names = (*("batch",) * (q.ndim - 2), "delta_k_heads")
+  split = spec(names, q.shape[:-1], mesh_sizes())
+  return delta_decode_sharded(*own, mesh=mesh, split=split, layer=layer)
 
 
 def unit(x: Float[Array, "*B k"]) -> Float[Array, "*B k"]:

@@ -40,7 +40,7 @@ class DeltaState(NamedTuple):
   q: Array
   k: Array
   v: Array
-  memory: Array
+  memory: Any
 
 
 class Context(NamedTuple):
@@ -84,31 +84,38 @@ class DeltaBlock(nn.Module):
   ) -> tuple[Carry, DeltaState | None]:
     config = self.config
     x, states = carry
-    own = None
+    own, columns = None, None
     if states is not None:
+      columns = states._replace(memory=None)
       own = jax.tree.map(
-        lambda s: jax.lax.dynamic_index_in_dim(s, index, keepdims=False), states
-      )
+        lambda s: jax.lax.dynamic_index_in_dim(s, index, keepdims=False),
+        columns,
+      )._replace(memory=states.memory)
     inputs = RmsNorm(config.rms_eps, centered=True, name="attn_norm")(x)
-    mixed, new = self._mix(inputs, own, context)
+    mixed, new = self._mix(inputs, own, index, context)
     x = pin(x + mixed, None, decoding=states is not None)
     normed = RmsNorm(config.rms_eps, centered=True, name="mlp_norm")(x)
     x = x + gated_mlp(
       normed, config.intermediate_size, self.dtype, decoding=states is not None
     )
     x = pin(x, None, decoding=states is not None)
-    if states is not None:
+    if columns is not None:
       states = jax.tree.map(
         lambda s, n: jax.lax.dynamic_update_index_in_dim(s, n, index, 0),
-        states,
-        new,
-      )
+        columns,
+        new._replace(memory=None),
+      )._replace(memory=new.memory)
       return (x, states), None
     return (x, None), (new if self.keep else None)
 
   def _mix(
-    self, x: Float[Array, "B L D"], own: DeltaState | None, context: Context
+    self,
+    x: Float[Array, "B L D"],
+    own: DeltaState | None,
+    index: Int[Array, ""] | None,
+    context: Context,
   ) -> tuple[Float[Array, "B L D"], DeltaState]:
+    """The layer's output and state; `memory` is all layers' while decoding."""
     config, decoding = self.config, own is not None
     key_heads = (config.delta_k_heads, config.delta_k_dim)
     value_heads = (config.delta_v_heads, config.delta_v_dim)
@@ -143,7 +150,7 @@ class DeltaBlock(nn.Module):
       beta.reshape(grouped),
     )
     if own is not None:
-      out, memory = delta_step(*args, own.memory)
+      out, memory = delta_step(*args, own.memory, layer=index)
     else:
       out, memory = delta_rule(*args, real=context.real)
     out = out.reshape(v.shape).astype(self.dtype)

@@ -157,10 +157,21 @@ def mesh_sizes() -> dict[str, int]:
   return {} if mesh.empty else dict(mesh.shape)
 
 
+def mesh_in_use() -> jax.sharding.AbstractMesh | None:
+  """The mesh that `use` set if it has several devices, else None."""
+  mesh = jax.sharding.get_abstract_mesh()
+  return None if mesh.empty or mesh.size == 1 else mesh
+
+
+def axes_of(name: str, size: int) -> tuple[str, ...]:
+  """Mesh axes that a dimension is split over under the mesh in use."""
+  return _split((name,), (size,), mesh_sizes())[0]
+
+
 def parts(name: str, size: int) -> int:
   """Pieces that a dimension is cut into under the mesh in use, 1 without."""
   sizes = mesh_sizes()
-  return math.prod(sizes[a] for a in _split((name,), (size,), sizes)[0])
+  return math.prod(sizes[a] for a in axes_of(name, size))
 
 
 def constrain(x: jax.Array, *names: str | None) -> jax.Array:

@@ -8,7 +8,7 @@ rounding of the logits, which may differ between batch shapes by some 1e-6).
 Departure from plain sampling: the logits of `forbidden_ids` are minus infinity
 *before* the normalization, so a recorded log-probability is an entry of
 log softmax(where(forbidden, -inf, logits / T)). The trainer has to do the same,
-which is why both take their logits from `rl.logprobs.masked_logits`.
+which is why both take their logits from `varl_kernels.head`.
 There is no top-k or top-p: the behaviour policy is the policy.
 """
 
@@ -23,7 +23,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from varl_jax.models.layers import Params
 from varl_jax.models.registry import CausalModel
-from varl_jax.rl.logprobs import forbidden_mask, masked_logits
+from varl_jax.rl.logprobs import forbidden_mask
+from varl_jax.sampling.draws import draw_tokens
 from varl_jax.types import Finish
 
 SMALLEST_BUCKET = 16
@@ -303,11 +304,13 @@ def _draw(
   head = model.lm_head_weight(params)
 
   def pick(hidden, position):
-    logits = masked_logits(hidden, head, forbidden, temperature=temperature)
-    noise = _gumbel(keys, behind + position, logits.shape[-1])
-    token = jnp.argmax(logits + noise, axis=-1).astype(jnp.int32)
-    chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
-    return token, chosen - jax.nn.logsumexp(logits, axis=-1)
+    return draw_tokens(
+      hidden,
+      head,
+      _at_position(keys, behind + position),
+      forbidden=forbidden,
+      temperature=temperature,
+    )
 
   def unfinished(loop: _Loop):
     return (loop.cache.step < max_new) & ~jnp.all(loop.done)
@@ -354,21 +357,10 @@ def _row_keys(
   return jax.vmap(fold)(fold(run, tasks), samples)
 
 
-def _gumbel(keys: Array, positions: Array, vocab: int) -> Array:
-  """Gumbel noise [G, n, V], each entry's counter being its vocabulary id.
-
-  The uniforms use all 32 bits and are taken near 0 (log1p), where fp32 is
-  fine: the right tail reaches 22.9 instead of the 16.6 of 23-bit uniforms.
-  """
-
-  def row(key, position):
-    bits = jax.random.bits(
-      jax.random.fold_in(key, position), (vocab,), jnp.uint32
-    )
-    uniform = (bits.astype(jnp.float32) + 0.5) * jnp.float32(2.0**-32)
-    return -jnp.log(-jnp.log1p(-uniform))
-
-  return jax.vmap(jax.vmap(row, in_axes=(0, None)))(keys, positions)
+def _at_position(keys: Array, positions: Array) -> Array:
+  """Keys [G, n] of one draw, `positions` [G] being tokens of the answers."""
+  fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
+  return jax.vmap(fold)(keys, positions)
 
 
 def _power_of_two(number: int) -> int:

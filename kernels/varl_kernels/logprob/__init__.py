@@ -1,0 +1,1 @@
+"""Chunked log-probabilities of the output head, and their gradient."""

@@ -1,0 +1,1 @@
+"""LM head, temperature, Gumbel noise, arg-max and log-probability at once."""
