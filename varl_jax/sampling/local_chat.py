@@ -16,10 +16,12 @@ import dataclasses
 import logging
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from varl_jax.llm.chat import ChatError, ChatReply, ChatRequest
+from varl_jax.llm.usage import Usage
 from varl_jax.models.errors import ModelError
 from varl_jax.models.tokenizer import Tokenizer
 from varl_jax.sampling.constrained import (
@@ -489,13 +491,25 @@ class _Writer:
 class LocalChat:
   """A `ChatModel` over a `LocalModel`, for the roles."""
 
-  def __init__(self, model: LocalModel):
+  def __init__(self, model: LocalModel, *, hold_schema: bool = True):
+    """Wraps a model.
+
+    Args:
+      model: answers.
+      hold_schema: hold replies to the schema of a request.
+    """
     self._model = model
+    self._hold = hold_schema
+    self._usage = Usage(clock=time.monotonic)
 
   @property
   def name(self) -> str:
     """The model's name."""
     return self._model.name
+
+  def usage(self) -> dict[str, dict[str, float]]:
+    """Counts of calls by role."""
+    return self._usage.numbers()
 
   async def complete(self, request: ChatRequest) -> ChatReply:
     """Answers, or raises `ChatError`."""
@@ -513,7 +527,8 @@ class LocalChat:
   async def _answer(self, request: ChatRequest) -> ChatReply | ChatError:
     if request.images:
       return ChatError("rejected", f"{self.name} takes no images.")
-    structured = request.schema is not None
+    self._usage.called(request.role)
+    structured = self._hold and request.schema is not None
     ask = ChatAsk(
       messages=request.messages,
       limit=min(request.max_tokens, self._model.max_new),
@@ -529,8 +544,9 @@ class LocalChat:
       kind = "length" if error.code == "context_length_exceeded" else "rejected"
       if error.status >= 500:
         kind = "unavailable"
+      self._usage.failed(request.role, kind)
       return ChatError(kind, str(error))
-    return ChatReply(
+    reply = ChatReply(
       text="".join(piece.text for piece in pieces),
       finish=pieces[-1].finish or "length",
       model=self.name,
@@ -538,3 +554,5 @@ class LocalChat:
       reply_tokens=sum(piece.drawn for piece in pieces),
       mode="json_schema" if structured else "text",
     )
+    self._usage.replied(request.role, [reply])
+    return reply
