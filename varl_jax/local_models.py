@@ -1,0 +1,92 @@
+"""Frozen weights of this process as models that answer conversations."""
+
+import dataclasses
+from typing import Any
+
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from varl_jax.config import LocalConfig
+from varl_jax.models.loading import load_model
+from varl_jax.models.registry import CausalModel, make_model
+from varl_jax.models.tokenizer import Tokenizer
+from varl_jax.sampling.constrained import Grammars
+from varl_jax.sampling.local_chat import LocalModel
+from varl_jax.sampling.slot_decoder import SlotDecoder
+from varl_jax.sampling.turns import Turns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoadedModel:
+  """A model with weights that nobody trains.
+
+  Attributes:
+    model: the architecture.
+    params: as decoding reads them.
+    tokenizer: of the model.
+    mesh: devices that the weights lie on, None for a single one.
+  """
+
+  model: CausalModel
+  params: Any
+  tokenizer: Tokenizer
+  mesh: Mesh | None = None
+
+
+def load_local(path: str, *, dtype: str = "float32") -> LoadedModel:
+  """Loads a model onto the default device.
+
+  Raises:
+    ModelError: see `load_model`.
+  """
+  config, params, tokenizer = load_model(path, dtype=jnp.dtype(dtype))
+  model = make_model(config, dtype=dtype)
+  return LoadedModel(model=model, params=params, tokenizer=tokenizer)
+
+
+def open_local(
+  loaded: LoadedModel,
+  *,
+  name: str,
+  settings: LocalConfig,
+  turns: Turns | None = None,
+) -> LocalModel:
+  """A model that answers; close it when it is done with.
+
+  Args:
+    loaded: the weights.
+    name: on its replies.
+    settings: room for conversations and replies.
+    turns: shared with others who use the device.
+
+  Raises:
+    ValueError: the room is more than the model's positions.
+  """
+  tokenizer, vocab = loaded.tokenizer, loaded.model.config.vocab_size
+
+  def grammars() -> Grammars:
+    return Grammars(
+      tokenizer.backend.backend_tokenizer.to_str(),
+      vocab_size=vocab,
+      stop_ids=tokenizer.stop_ids,
+    )
+
+  decoder = SlotDecoder(
+    model=loaded.model,
+    params=loaded.params,
+    mesh=loaded.mesh,
+    stop_ids=tokenizer.stop_ids,
+    forbidden_ids=tokenizer.forbidden_ids,
+    slots=settings.slots,
+    max_prompt=settings.max_prompt,
+    max_new=settings.max_reply,
+  )
+  return LocalModel(
+    decoder=decoder,
+    tokenizer=tokenizer,
+    name=name,
+    max_prompt=settings.max_prompt,
+    max_new=settings.max_reply,
+    grammars=grammars,
+    turns=turns,
+  )
