@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from varl_jax.models.sharding import shardings, use
-from varl_jax.sampling.sampler import Begun, Sample, Sampler
+from varl_jax.sampling.sampler import Begun, OnSample, Sample, Sampler
 
 Params = Any
 
@@ -53,12 +53,19 @@ class PolicySampler(Sampler):
     step: int,
     tasks: Sequence[int],
     begun: Sequence[Begun] | None = None,
+    on_sample: OnSample | None = None,
   ) -> list[list[Sample]]:
     """`Sampler.generate`; `params` are a training state's."""
     params = self.weights(self._whole(params))
     with use(self._mesh):
       return super().generate(
-        prompts_tokens, n, params=params, step=step, tasks=tasks, begun=begun
+        prompts_tokens,
+        n,
+        params=params,
+        step=step,
+        tasks=tasks,
+        begun=begun,
+        on_sample=on_sample,
       )
 
   def weights(self, params: Params) -> Params:
