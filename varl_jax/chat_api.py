@@ -15,6 +15,7 @@ sampler does not have (top_p, penalties, tools) are refused, not passed over.
 
 import hmac
 import json
+import secrets
 import time
 import uuid
 from collections.abc import (
@@ -345,15 +346,15 @@ def _ask(body: Any, model: LocalModel) -> ChatAsk:
   stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
   limit = body.max_completion_tokens or body.max_tokens or model.max_new
   schema, structured = _form(body.response_format)
+  seed = secrets.randbits(32) if body.seed is None else body.seed
   return ChatAsk(
     messages=tuple(
       Message(role=turn.role, content=_text(turn.content))
       for turn in body.messages
     ),
-    samples=body.n or 1,
+    seeds=tuple(seed + sample for sample in range(body.n or 1)),
     limit=min(limit, model.max_new),
     temperature=1.0 if body.temperature is None else body.temperature,
-    seed=body.seed,
     stops=tuple(stops),
     structured=structured,
     schema=schema,

@@ -27,6 +27,7 @@ MAY_CHANGE: Final = (
   "judge.canary",
   "gate",
   "local.slots",
+  "local.width",
   "retrieval.encoder",
   "tools.timeout_s",
   "tools.web_url",
@@ -204,12 +205,15 @@ class LocalConfig:
 
   Attributes:
     slots: replies drawn at a time.
+    width: of them to one prompt, such as the votes of a judge (with
+      `judge.one_request`), which then share its prefill.
     max_prompt: most tokens of a role's conversation.
     max_reply: most tokens of its reply.
     hold_schema: hold replies to the role's schema while they are drawn.
   """
 
   slots: int = 32
+  width: int = 1
   max_prompt: int = 6144
   max_reply: int = 2048
   hold_schema: bool = True
@@ -600,6 +604,7 @@ _AT_LEAST_ONE = (
     for key in ("max_tokens", "concurrency", "attempts")
   ),
   "local.slots",
+  "local.width",
   "local.max_prompt",
   "local.max_reply",
   "retrieval.passages",

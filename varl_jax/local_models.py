@@ -78,6 +78,7 @@ def open_local(
     stop_ids=tokenizer.stop_ids,
     forbidden_ids=tokenizer.forbidden_ids,
     slots=settings.slots,
+    width=settings.width,
     max_prompt=settings.max_prompt,
     max_new=settings.max_reply,
   )

@@ -14,7 +14,6 @@ import asyncio
 import collections
 import dataclasses
 import logging
-import secrets
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -71,10 +70,9 @@ class ChatAsk:
 
   Attributes:
     messages: the conversation.
-    samples: replies wanted, n.
+    seeds: of the noise, one a reply wanted.
     limit: most tokens of each.
     temperature: 0 for the likeliest tokens.
-    seed: sample i is drawn with seed + i; None draws one.
     stops: texts that end a reply and are not part of it.
     structured: whether a reply is a JSON object.
     schema: of that object, None for any.
@@ -82,10 +80,9 @@ class ChatAsk:
   """
 
   messages: tuple[Message, ...]
-  samples: int = 1
+  seeds: tuple[int, ...]
   limit: int
   temperature: float = 1.0
-  seed: int | None = None
   stops: tuple[str, ...] = ()
   structured: bool = False
   schema: Mapping[str, Any] | None = None
@@ -301,16 +298,15 @@ class LocalModel:
         f"A reply has 1 to {self.max_new} tokens, {ask.limit} were asked for.",
         param="max_completion_tokens",
       )
-    seed = secrets.randbits(32) if ask.seed is None else ask.seed
     return [
       Job(
         prompt=prompt,
         limit=ask.limit,
         temperature=max(ask.temperature, GREEDY),
-        seed=(seed + sample) & 0xFFFFFFFF,
+        seed=seed & 0xFFFFFFFF,
         constraint=self._constraint(ask),
       )
-      for sample in range(ask.samples)
+      for seed in ask.seeds
     ], len(prompt)
 
   def _can_reason(self) -> bool:
@@ -522,37 +518,55 @@ class LocalChat:
     self, requests: Sequence[ChatRequest]
   ) -> list[ChatReply | ChatError]:
     """See `SamplingChatModel`; the conversation is read once."""
-    return list(await asyncio.gather(*map(self._answer, requests)))
+    first = requests[0]
+    for request in requests:
+      if (
+        dataclasses.replace(request, operation=first.operation, seed=first.seed)
+        != first
+      ):
+        raise ValueError("The requests differ in more than operation and seed.")
+    self._usage.called(first.role, calls=len(requests))
+    try:
+      replies = await self._answer(first, [r.seed for r in requests])
+    except ChatError as error:
+      self._usage.failed(first.role, error.kind, calls=len(requests))
+      return [error] * len(requests)
+    self._usage.replied(first.role, replies)
+    return list(replies)
 
-  async def _answer(self, request: ChatRequest) -> ChatReply | ChatError:
+  async def _answer(
+    self, request: ChatRequest, seeds: Sequence[int]
+  ) -> list[ChatReply]:
     if request.images:
-      return ChatError("rejected", f"{self.name} takes no images.")
-    self._usage.called(request.role)
+      raise ChatError("rejected", f"{self.name} takes no images.")
     structured = self._hold and request.schema is not None
     ask = ChatAsk(
       messages=request.messages,
+      seeds=tuple(seeds),
       limit=min(request.max_tokens, self._model.max_new),
       temperature=request.temperature,
-      seed=request.seed,
       structured=structured,
       schema=whole_numbers(request.schema) if structured else None,
-      reasoning=None,
     )
+    parts: list[list[ChatPiece]] = [[] for _ in seeds]
     try:
-      pieces = [piece async for piece in self._model.stream(ask)]
+      async for piece in self._model.stream(ask):
+        parts[piece.index].append(piece)
     except Refused as error:
-      kind = "length" if error.code == "context_length_exceeded" else "rejected"
-      if error.status >= 500:
+      kind = "rejected"
+      if error.code == "context_length_exceeded":
+        kind = "length"
+      elif error.status >= 500:
         kind = "unavailable"
-      self._usage.failed(request.role, kind)
-      return ChatError(kind, str(error))
-    reply = ChatReply(
-      text="".join(piece.text for piece in pieces),
-      finish=pieces[-1].finish or "length",
-      model=self.name,
-      prompt_tokens=pieces[-1].prompt_tokens,
-      reply_tokens=sum(piece.drawn for piece in pieces),
-      mode="json_schema" if structured else "text",
-    )
-    self._usage.replied(request.role, [reply])
-    return reply
+      raise ChatError(kind, str(error)) from error
+    return [
+      ChatReply(
+        text="".join(piece.text for piece in pieces),
+        finish=pieces[-1].finish or "length",
+        model=self.name,
+        prompt_tokens=pieces[-1].prompt_tokens,
+        reply_tokens=sum(piece.drawn for piece in pieces),
+        mode="json_schema" if structured else "text",
+      )
+      for pieces in parts
+    ]

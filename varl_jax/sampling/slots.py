@@ -36,8 +36,11 @@ PREFILL_TOKENS: Final = 4096
 # A state of fewer slots is not made smaller.
 FEWEST_ROWS: Final = 8
 
-# From the tokens of an answer so far to words of `draws.draw`, None for all.
-Mask = Callable[[Sequence[int]], np.ndarray | None]
+# From an answer's index and tokens so far to the words of `draws.draw`, None
+# for all.
+Mask = Callable[[int, Sequence[int]], np.ndarray | None]
+# Told of an answer's new tokens and their log-probabilities.
+OnTokens = Callable[["Request", int, Sequence[int], Sequence[float]], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,6 +76,8 @@ class Request:
     least: tokens before the first stop id.
     temperature: T; 0 takes the likeliest token.
     stop_ids: more ids that end an answer.
+    keys: seed, step, task and sample of each answer where they share less; ()
+      for the numbers above.
     mask: which ids the next token may be; costs a visit of the host a token.
     tag: anything, for the caller.
   """
@@ -88,8 +93,15 @@ class Request:
   least: int = 0
   temperature: float = 1.0
   stop_ids: Iterable[int] = ()
+  keys: Sequence[tuple[int, int, int, int]] = ()
   mask: Mask | None = None
   tag: Any = None
+
+  def key(self, index: int) -> tuple[int, int, int, int]:
+    """Seed, step, task and sample of an answer."""
+    if self.keys:
+      return self.keys[index]
+    return self.seed, self.step, self.task, self.first + index
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,7 +119,7 @@ class Finished:
   sample: Sample
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False)
 class _Answer:
   """An answer in a slot."""
 
@@ -166,6 +178,7 @@ class Slots:
     self._max_prompt = max_prompt
     self._max_new = max_new
     self._queue: collections.deque[Request] = collections.deque()
+    self._dropped: set[tuple[int, int]] = set()
     self._lanes = [_Lane(slots=[None] * width) for _ in range(lanes)]
     self._state: State = programs.empty(
       params, lanes, width, max_prompt, max_new
@@ -212,14 +225,32 @@ class Slots:
     """Whether there is nothing to draw."""
     return not self._queue and not self._busy()
 
-  def step(self) -> list[Finished]:
-    """Fills free slots, draws a segment, and hands out what is finished."""
+  def drop(self, request: Request, index: int) -> None:
+    """Gives up an answer; its slot is free at once."""
+    if any(request is queued for queued in self._queue):
+      # It gets a lane first, where its other answers may go on.
+      self._dropped.add((id(request), index))
+      return
+    for lane in self._lanes:
+      for held in list(lane.waiting):
+        if held.request is request and held.index == index:
+          lane.waiting.remove(held)
+      for place, held in enumerate(lane.slots):
+        if held and held.request is request and held.index == index:
+          lane.slots[place] = None
+
+  def step(self, on_tokens: OnTokens | None = None) -> list[Finished]:
+    """Fills free slots, draws a segment, and hands out what is finished.
+
+    Args:
+      on_tokens: told of what each answer has grown by, its last tokens too.
+    """
     if self._next is not None and not self._busy():
       (self._params, self._version), self._next = self._next, None
     if self._next is None:
       self._admit()
     self._begin()
-    return self._segment() if self._busy() else []
+    return self._segment(on_tokens) if self._busy() else []
 
   def compact(self) -> None:
     """Goes on with fewer slots where few answers are left.
@@ -269,8 +300,11 @@ class Slots:
     for lane in free[: len(self._queue)]:
       request = self._queue.popleft()
       self._lanes[lane].waiting.extend(
-        _Answer(request=request, index=index) for index in range(request.count)
+        _Answer(request=request, index=index)
+        for index in range(request.count)
+        if (id(request), index) not in self._dropped
       )
+      self._dropped -= {(id(request), i) for i in range(request.count)}
       size = bucket(len(request.prompt), self._max_prompt, SMALLEST_BUCKET)
       sizes.setdefault(size, []).append((lane, request))
     for size, chosen in sizes.items():
@@ -310,10 +344,7 @@ class Slots:
           continue
         answer = lane.slots[s] = lane.waiting.popleft()
         request = answer.request
-        key = (request.seed, request.step, request.task)
-        words[g, s] = [
-          part & 0xFFFFFFFF for part in (*key, request.first + answer.index)
-        ]
+        words[g, s] = [part & 0xFFFFFFFF for part in request.key(answer.index)]
         flat[:, g, s] = request.position, request.limit, request.least
         heat[g, s] = request.temperature
         own = sorted(set(request.stop_ids))
@@ -324,7 +355,7 @@ class Slots:
     rows = Rows(words, *flat, heat, stops)  # pyright: ignore
     self._state = self._programs.begin(self._state, Begin(mask, words, rows))
 
-  def _segment(self) -> list[Finished]:
+  def _segment(self, on_tokens: OnTokens | None) -> list[Finished]:
     allowed = self._allowed()
     slots = [answer for lane in self._lanes for answer in lane.slots]
     waits = self._queue or any(lane.waiting for lane in self._lanes)
@@ -349,6 +380,9 @@ class Slots:
         answer.tokens += tokens[:count, g, s].tolist()
         answer.logprobs += logprobs[:count, g, s].tolist()
         answer.versions += [self._version] * count
+        if on_tokens is not None and count:
+          new = answer.tokens[-count:], answer.logprobs[-count:]
+          on_tokens(answer.request, answer.index, *new)
         if not live[g, s]:
           lane.slots[s] = None
           finished.append(self._finished(answer))
@@ -374,7 +408,7 @@ class Slots:
     for g, lane in enumerate(self._lanes):
       for s, answer in enumerate(lane.slots):
         if answer is not None and answer.request.mask is not None:
-          found[g, s] = answer.request.mask(answer.tokens)
+          found[g, s] = answer.request.mask(answer.index, answer.tokens)
     if not found:
       return None
     shape = (len(self._lanes), len(self._lanes[0].slots))
