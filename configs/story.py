@@ -96,7 +96,8 @@ def _use_it_in_every_role(config: ml_collections.ConfigDict) -> None:
   config.update(
     lora=dict(rank=8),
     endpoints=dict(roles=dict(model=SELF)),
-    local=dict(slots=8, max_prompt=3072, max_reply=384),
+    local=dict(slots=9, width=3, max_prompt=3072, max_reply=384),
+    judge=dict(one_request=True),
     gate=dict(mode="warn"),
     admission=dict(concurrency=4, rounds=1),
     patch=dict(rounds=1, cases_per_step=1),

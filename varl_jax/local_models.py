@@ -10,10 +10,11 @@ from varl_jax.config import LocalConfig
 from varl_jax.models.loading import load_model
 from varl_jax.models.registry import CausalModel, make_model
 from varl_jax.models.tokenizer import Tokenizer
+from varl_jax.models.turns import Turns
 from varl_jax.sampling.constrained import Grammars
 from varl_jax.sampling.local_chat import LocalModel
+from varl_jax.sampling.policy_sampler import reading_weights
 from varl_jax.sampling.slot_decoder import SlotDecoder
-from varl_jax.sampling.turns import Turns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -22,15 +23,17 @@ class LoadedModel:
 
   Attributes:
     model: the architecture.
-    params: as decoding reads them.
+    params: as they were loaded.
     tokenizer: of the model.
     mesh: devices that the weights lie on, None for a single one.
+    axes: on a mesh, the logical axes of the weights.
   """
 
   model: CausalModel
   params: Any
   tokenizer: Tokenizer
   mesh: Mesh | None = None
+  axes: Any = None
 
 
 def load_local(path: str, *, dtype: str = "float32") -> LoadedModel:
@@ -73,7 +76,12 @@ def open_local(
 
   decoder = SlotDecoder(
     model=loaded.model,
-    params=loaded.params,
+    params=reading_weights(
+      loaded.params,
+      axes=loaded.axes or loaded.model.axes(),
+      mesh=loaded.mesh,
+      dtype=loaded.model.dtype,
+    ),
     mesh=loaded.mesh,
     stop_ids=tokenizer.stop_ids,
     forbidden_ids=tokenizer.forbidden_ids,

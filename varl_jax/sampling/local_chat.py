@@ -23,13 +23,13 @@ from varl_jax.llm.chat import ChatError, ChatReply, ChatRequest
 from varl_jax.llm.usage import Usage
 from varl_jax.models.errors import ModelError
 from varl_jax.models.tokenizer import Tokenizer
+from varl_jax.models.turns import Turns
 from varl_jax.sampling.constrained import (
   Constraint,
   ConstraintError,
   Grammars,
   whole_numbers,
 )
-from varl_jax.sampling.turns import Turns
 from varl_jax.types import Message
 
 _LOG = logging.getLogger(__name__)

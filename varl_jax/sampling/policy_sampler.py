@@ -70,24 +70,37 @@ class PolicySampler(Sampler):
 
   def weights(self, params: Params) -> Params:
     """What decoding reads, where it reads it."""
-    if self._mesh is None and self._dtype == jnp.float32:
-      return params
-    axes = {name: self._axes[name] for name in params if name in self._axes}
-    cast = jax.jit(
-      lambda tree: decoding_weights(tree, axes, self._dtype),
-      out_shardings=None if self._mesh is None else self._where(params, axes),
+    return reading_weights(
+      params, axes=self._axes, mesh=self._mesh, dtype=self._dtype
     )
-    return cast(params)
 
-  def _where(self, params: Params, axes: Params) -> Params:
-    assert self._mesh is not None
-    known = {name: params[name] for name in axes}
-    # A collection without axes, such as the adapters' scales, goes everywhere.
-    rest = {
-      n: jax.tree.map(_scalar, params[n]) for n in params if n not in axes
-    }
-    axes, like = {**axes, **rest}, {**known, **params}
-    return shardings(axes, like, self._mesh, over=("tensor",))
+
+def reading_weights(
+  params: Params, *, axes: Params, mesh: Mesh | None, dtype: Any
+) -> Params:
+  """What decoding reads of a model's parameters, where it reads it.
+
+  Args:
+    params: all of a model's.
+    axes: the logical axes of its collections.
+    mesh: devices to sample on, None for a single one.
+    dtype: that the model computes in.
+
+  Returns:
+    On a single device the same arrays where they have that type already.
+  """
+  dtype = jnp.dtype(dtype)
+  known = {name: axes[name] for name in params if name in axes}
+  if mesh is None:
+    return decoding_weights(params, known, dtype)
+  # A collection without axes, such as the adapters' scales, goes everywhere.
+  rest = {n: jax.tree.map(_scalar, params[n]) for n in params if n not in known}
+  like = {**{name: params[name] for name in known}, **params}
+  where = shardings({**known, **rest}, like, mesh, over=("tensor",))
+  cast = jax.jit(
+    lambda tree: decoding_weights(tree, known, dtype), out_shardings=where
+  )
+  return cast(params)
 
 
 def decoding_weights(params: Params, axes: Params, dtype: Any) -> Params:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from varl_jax.models.layers import Params
 from varl_jax.models.registry import CausalModel
+from varl_jax.models.turns import Turns
 from varl_jax.sampling.slot_programs import SlotPrograms, bucket
 from varl_jax.sampling.slots import SMALLEST_BUCKET, Request, Sample, Slots
 
@@ -51,6 +52,7 @@ class Sampler:
     max_rows: int = 512,
     continues: bool = False,
     segment: int = 16,
+    turns: Turns | None = None,
   ):
     """Prepares the sampling function.
 
@@ -66,6 +68,7 @@ class Sampler:
       continues: whether a prompt may hold the begin of its answer, and be that
         much longer than `max_prompt`.
       segment: tokens an answer gets between two visits of the host.
+      turns: shared with others who use the devices; one is a segment.
 
     Raises:
       ValueError: an argument out of range, or an id both stop and forbidden.
@@ -91,6 +94,7 @@ class Sampler:
     for token in (*stop, *forbidden):
       if not 0 <= token < vocab:
         raise ValueError(f"Id {token} is outside the vocabulary ({vocab}).")
+    self._turns = turns or Turns()
     self._seed = seed
     self._temperature = temperature
     self._max_prompt = max_prompt + (max_new if continues else 0)
@@ -173,7 +177,9 @@ class Sampler:
       )
     found: list[dict[int, Sample]] = [{} for _ in prompts_tokens]
     while not slots.idle():
-      for done in slots.step():
+      with self._turns:
+        finished = slots.step()
+      for done in finished:
         found[done.request.tag][done.index] = done.sample
         if on_sample is not None:
           on_sample(done.request.tag, done.index, done.sample)

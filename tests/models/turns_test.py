@@ -3,7 +3,7 @@
 import itertools
 import threading
 
-from varl_jax.sampling.turns import Turns
+from varl_jax.models.turns import Turns
 
 
 def test_turns_come_in_the_order_of_asking():
