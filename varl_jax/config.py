@@ -27,6 +27,9 @@ MAY_CHANGE: Final = (
   "judge.check_workers",
   "judge.canary",
   "report",
+  "gate",
+  "local.slots",
+  "local.width",
   "retrieval.encoder",
   "tools.timeout_s",
   "tools.web_url",
@@ -159,8 +162,9 @@ class EndpointConfig:
   """An OpenAI-compatible server and how it may be used.
 
   Attributes:
-    model: the model's name there; "" in `endpoints.judge` means that the judge
-      is the roles' model.
+    model: the model's name there; `self` for the policy's own first weights,
+      frozen, in this process; "" in `endpoints.judge` means that the judge is
+      the roles' model.
     base_url: such as http://127.0.0.1:8000/v1; "" for the SDK's default.
     api_key_env: environment variable with the key, "" for a server without.
     effort: reasoning effort to ask for, "" for none.
@@ -201,6 +205,48 @@ class EndpointsConfig:
 
   roles: EndpointConfig = EndpointConfig()
   judge: EndpointConfig = EndpointConfig()
+
+
+# In place of a model's name: the weights that the policy starts from, frozen.
+SELF: Final = "self"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalConfig:
+  """The frozen weights in the roles that `endpoints` gives to `self`.
+
+  Attributes:
+    slots: replies drawn at a time.
+    width: of them to one prompt, such as the votes of a judge (with
+      `judge.one_request`), which then share its prefill.
+    max_prompt: most tokens of a role's conversation.
+    max_reply: most tokens of its reply.
+    hold_schema: hold replies to the role's schema while they are drawn.
+  """
+
+  slots: int = 32
+  width: int = 1
+  max_prompt: int = 6144
+  max_reply: int = 2048
+  hold_schema: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GateConfig:
+  """What a judge must be worth before a run relies on it.
+
+  Attributes:
+    mode: `warn` measures and says what falls short, `refuse` does not start
+      then, `off` measures nothing.
+    min_agreement: verdicts on checkable criteria that are true.
+    max_flip_rate: pairs of votes on one criterion that differ.
+    max_position_bias: how much more often the referee prefers one position.
+  """
+
+  mode: Literal["off", "warn", "refuse"] = "off"
+  min_agreement: float = 0.8
+  max_flip_rate: float = 0.2
+  max_position_bias: float = 0.3
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -473,6 +519,8 @@ class Config:
   endpoints: EndpointsConfig = EndpointsConfig()
   retrieval: RetrievalConfig = RetrievalConfig()
   tools: ToolsConfig = ToolsConfig()
+  local: LocalConfig = LocalConfig()
+  gate: GateConfig = GateConfig()
   service: ServiceConfig = ServiceConfig()
   pool: PoolConfig = PoolConfig()
   admission: AdmissionConfig = AdmissionConfig()
@@ -585,6 +633,10 @@ _AT_LEAST_ONE = (
     for name in ("roles", "judge")
     for key in ("max_tokens", "concurrency", "attempts")
   ),
+  "local.slots",
+  "local.width",
+  "local.max_prompt",
+  "local.max_reply",
   "retrieval.passages",
   "retrieval.max_chars",
   "tools.max_calls",
@@ -659,6 +711,9 @@ _POSITIVE = (
   "eval.temperature",
 )
 _SHARES = (
+  "gate.min_agreement",
+  "gate.max_flip_rate",
+  "gate.max_position_bias",
   "rubric.negative_share",
   "judge.max_failure_rate",
   "pool.replay_share",

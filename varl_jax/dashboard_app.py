@@ -22,8 +22,6 @@ from varl_jax.report_data import ReportError
 from varl_jax.report_page import Browser
 from varl_jax.run_reader import RunReader
 from varl_jax.service import wire
-from varl_jax.service.http_server import host_name
-
 COOKIE: Final = "varl_jax_dashboard"
 # Kept answers that a live page lists, the newest.
 LISTED_ROLLOUTS: Final = 2000
@@ -138,7 +136,7 @@ def make_app(reader: RunReader, *, token: str = "") -> Any:
 
   def admitted(request: fastapi.Request) -> bool:
     if not token:
-      return host_name(request.headers.get("host", "")) in wire.LOOPBACK
+      return wire.host_name(request.headers.get("host", "")) in wire.LOOPBACK
     given = request.cookies.get(_cookie(request), "")
     return hmac.compare_digest(given.encode(), token.encode())
 

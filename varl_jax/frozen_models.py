@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from varl_jax.config import (
+  SELF,
   Config,
   ConfigError,
   EndpointConfig,
@@ -73,6 +74,7 @@ def open_models(
   own: ChatModel | None,
   folder: pathlib.Path,
   *,
+  local: ChatModel | None = None,
   notify: Callable[[str], None],
   stack: contextlib.ExitStack,
 ) -> FrozenModels:
@@ -82,6 +84,7 @@ def open_models(
     config: the run's settings; `endpoints` says which servers.
     own: the domain's own model, which an endpoint replaces.
     folder: of the journal.
+    local: the frozen weights of this process, for endpoints named `self`.
     notify: told when a server is away, and when it is back.
     stack: closes the journal.
 
@@ -90,7 +93,9 @@ def open_models(
     JournalError: the journal cannot be used.
   """
   settings = config.endpoints
-  opener = _Opener(config, folder / JOURNAL, notify=notify, stack=stack)
+  opener = _Opener(
+    config, folder / JOURNAL, local=local, notify=notify, stack=stack
+  )
   chat = own
   if settings.roles.model:
     chat = opener.open(settings.roles, transport=_roles_transport(settings))
@@ -107,6 +112,7 @@ def open_validation_judge(
   config: Config,
   folder: pathlib.Path,
   *,
+  local: ChatModel | None = None,
   notify: Callable[[str], None],
   stack: contextlib.ExitStack,
 ) -> JournaledChat | None:
@@ -120,7 +126,11 @@ def open_validation_judge(
   if not endpoint.model:
     return None
   opener = _Opener(
-    config, folder / VALIDATION_JOURNAL, notify=notify, stack=stack
+    config,
+    folder / VALIDATION_JOURNAL,
+    local=local,
+    notify=notify,
+    stack=stack,
   )
   return opener.open(endpoint)
 
@@ -149,8 +159,14 @@ def check_endpoints(config: Config, *, service: bool) -> None:
   elif validates_here(config):
     needed.append((_judging(settings), "aiohttp"))
   for endpoint, transport in needed:
-    if endpoint.model:
+    if endpoint.model not in ("", SELF):
       make_chat(endpoint, transport=transport)
+
+
+def wants_self(config: Config) -> bool:
+  """Whether the frozen weights fill a role in this process."""
+  settings = config.endpoints
+  return SELF in (settings.roles.model, settings.judge.model)
 
 
 def _judging(settings: EndpointsConfig) -> EndpointConfig:
@@ -171,11 +187,13 @@ class _Opener:
     config: Config,
     path: pathlib.Path,
     *,
+    local: ChatModel | None,
     notify: Callable[[str], None],
     stack: contextlib.ExitStack,
   ):
     self._config = config
     self._path = path
+    self._local = local
     self._notify = notify
     self._stack = stack
     self._journal: Journal | None = None
@@ -187,6 +205,8 @@ class _Opener:
     """A model whose finished calls are kept."""
     if self._journal is None:
       self._journal = self._stack.enter_context(Journal(self._path))
+    if endpoint.model == SELF:
+      return self._keep(JournaledChat(_found(self._local), self._journal))
     chat = make_chat(
       endpoint,
       journal=self._journal,
@@ -195,5 +215,23 @@ class _Opener:
       transport=transport,
     )
     assert isinstance(chat, JournaledChat)
+    return self._keep(chat)
+
+  def _keep(self, chat: JournaledChat) -> JournaledChat:
     self.opened.append(chat)
     return chat
+
+
+def _found(local: ChatModel | None) -> ChatModel:
+  """The frozen weights.
+
+  Raises:
+    ConfigError: this process has none.
+  """
+  if local is None:
+    raise ConfigError(
+      "endpoints: the model `self` is the frozen weights in the trainer's own"
+      " process; for a service of its own, serve them with python -m"
+      " varl_jax.model_server and give that address as base_url."
+    )
+  return local

@@ -21,6 +21,8 @@ from varl_jax.frozen_models import (
   open_models,
   validates_here,
 )
+from varl_jax.judge_gate import pass_gate
+from varl_jax.llm.chat import ChatModel
 from varl_jax.methods import METHODS
 from varl_jax.roles.bundle import judge_template, make_roles
 from varl_jax.roles.judge_template import with_hash
@@ -43,7 +45,12 @@ OWNER: Final = "service_owner"
 
 
 def make_service(
-  config: Config, domain: Domain, path: pathlib.Path, *, notices: Notices
+  config: Config,
+  domain: Domain,
+  path: pathlib.Path,
+  *,
+  notices: Notices,
+  local: ChatModel | None = None,
 ) -> HostedService:
   """Opens the generation service of the config's method.
 
@@ -53,9 +60,11 @@ def make_service(
     path: of the store; the journal of calls lies beside it. A PostgreSQL
       store needs the folder alone.
     notices: told when a model's server is away, and when it is back.
+    local: the frozen weights of this process, for endpoints named `self`.
 
   Raises:
-    ConfigError: no such method, no model for the roles, no such index or tool.
+    ConfigError: no such method, no model for the roles, no such index or tool,
+      or a judge that `config.gate` refuses.
     PromptError: the domain's prompts cannot be loaded.
     StoreError: the store is in use or damaged.
     JournalError: the journal of calls is.
@@ -70,7 +79,12 @@ def make_service(
   with contextlib.ExitStack() as stack:
     store = stack.enter_context(contextlib.closing(make_store(config, path)))
     models = open_models(
-      config, domain.chat, path.parent, notify=notices.say, stack=stack
+      config,
+      domain.chat,
+      path.parent,
+      local=local,
+      notify=notices.say,
+      stack=stack,
     )
     roles = make_roles(
       models.chat,
@@ -81,6 +95,7 @@ def make_service(
       registry=domain.registry,
     )
     stack.callback(roles.close)
+    pass_gate(config, roles, path.parent, say=notices.say)
     passages = open_passages(config.retrieval)
     if passages is not None:
       stack.callback(passages.close)

@@ -23,12 +23,13 @@ LANES: Final = 128
 def masked_logits(
   hidden: Float[Array, "*N D"],
   head: Float[Array, "V D"],
-  forbidden: Bool[Array, "V"],
+  forbidden: Bool[Array, "... V"],
   *,
-  temperature: float = 1.0,
+  temperature: float | Array = 1.0,
 ) -> Float[Array, "*N V"]:
   """hidden head^T / temperature in float32, -inf at forbidden ids.
 
+  Both may be given a row; a temperature then is [*N, 1].
   Multiplies in the hidden states' type and accumulates in float32. A sampler
   that draws from softmax of this has the same distribution as the trainer.
   """

@@ -144,7 +144,7 @@ def test_prefill_and_every_decoding_step(pair):
   prompts, answers = rng.integers(0, 61, (2, 8)), rng.integers(0, 61, (2, 1, 5))
   lengths = np.array([8, 3], np.int32)
   last, state = jax.jit(model.prefill)(params, prompts, lengths)
-  cache = model.start(state, jnp.asarray(lengths), samples=1, slots=6)
+  cache = model.start(state, jnp.asarray(lengths), samples=1, slots=0, recent=6)
   decode, steps = jax.jit(model.decode), []
   for t in range(5):
     hidden, cache = decode(params, answers[..., t], cache)

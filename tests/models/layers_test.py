@@ -51,7 +51,7 @@ def test_a_model_applies_the_adapters_in_its_parameters():
 
   last, state = model.prefill(adapted, tokens[:, :5], jnp.array([5, 5]))
   np.testing.assert_allclose(last, expected[:, 4], atol=1e-4)
-  cache = model.start(state, jnp.array([5, 5]), samples=1, slots=2)
+  cache = model.start(state, jnp.array([5, 5]), samples=1, slots=0, recent=2)
   hidden, _ = model.decode(adapted, tokens[:, 5:6], cache)
   np.testing.assert_allclose(hidden[:, 0], expected[:, 5], atol=1e-4)
 

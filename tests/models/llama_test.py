@@ -203,9 +203,13 @@ def test_decoding_equals_the_full_forward():
   answers = rng.integers(0, 37, (2, 3, 4)).astype(np.int32)
   decode = jax.jit(model.decode)
   last, prompt = jax.jit(model.prefill)(params, prompts, lengths)
-  cache = model.start(prompt, jnp.asarray(lengths), samples=3, slots=6)
+  cache = model.start(
+    prompt, jnp.asarray(lengths), samples=3, slots=6, recent=3
+  )
   steps = []
   for t in range(4):
+    if t == 3:
+      cache = model.settle(cache, jnp.full((2, 3), 3))
     hidden, cache = decode(params, answers[..., t], cache)
     steps.append(hidden)
   for g in range(2):

@@ -237,10 +237,14 @@ def test_prefill_and_every_decoding_step():
   prompts, answers = make_tokens(2, 3, 80), make_tokens(3, 3, 2, steps)
   head = jax.jit(lambda hidden: hidden @ model.lm_head_weight(params).T)
   last, state = jax.jit(model.prefill)(params, prompts, lengths)
-  cache = model.start(state, jnp.asarray(lengths), samples=2, slots=steps + 2)
+  cache = model.start(
+    state, jnp.asarray(lengths), samples=2, slots=steps, recent=3
+  )
   decode = jax.jit(model.decode)
   ours = []
   for t in range(steps):
+    if cache.filled.recent == 3:
+      cache = model.settle(cache, jnp.full((3, 2), 3))
     hidden, cache = decode(params, answers[..., t], cache)
     ours.append(np.asarray(head(hidden)))
   for g, length in enumerate(lengths):

@@ -120,12 +120,14 @@ def test_decoding_equals_the_full_forward():
   prompts = make_tokens(3, 2, 70)
   answers = make_tokens(4, 2, 3, 4)
   last, state = jax.jit(MODEL.prefill)(params, prompts, lengths)
-  cache = MODEL.start(state, jnp.asarray(lengths), samples=3, slots=6)
+  cache = MODEL.start(state, jnp.asarray(lengths), samples=3, slots=6, recent=3)
   decode, steps = jax.jit(MODEL.decode), []
   for t in range(4):
+    if t == 3:
+      cache = MODEL.settle(cache, jnp.full((2, 3), 3))
     hidden, cache = decode(params, answers[..., t], cache)
     steps.append(hidden)
-  assert cache.step == 4
+  assert cache.filled.positions().tolist() == [[7] * 3, [71] * 3]
   for g, length in enumerate(lengths):
     rows = np.zeros((3, 71), np.int32)
     rows[:, :length] = prompts[g, :length]
@@ -142,7 +144,8 @@ def test_decoding_changes_the_states_in_place():
     MODEL.prefill, params, jnp.zeros((2, 16), jnp.int32), lengths
   )
   cache = jax.eval_shape(
-    lambda state: MODEL.start(state, lengths, samples=64, slots=8), state
+    lambda state: MODEL.start(state, lengths, samples=64, slots=8, recent=8),
+    state,
   )
   tokens = jnp.zeros((2, 64), jnp.int32)
   decode = jax.jit(MODEL.decode, donate_argnums=2)

@@ -1,7 +1,8 @@
 """Grouped-query attention: over whole sequences, and of one token to a cache.
 
-Letters: B rows, G prompts, n samples a prompt, L tokens, P prompt slots, R
-answer slots, K key-value heads, r query heads a key-value head, H head width.
+Letters: B rows, N layers, G prompts, n samples a prompt, L tokens, P prompt
+slots, R answer slots, T slots of a segment's newest tokens, K key-value heads,
+r query heads a key-value head, H head width.
 Scores and softmax are fp32.
 """
 
@@ -22,6 +23,8 @@ QUERY_BLOCK: Final = 256
 # Queries of a band see the keys up to the band's end, so that with four bands
 # 5/8 of the score matrix is computed, of which half would do.
 BANDS: Final = 4
+# Cache slots that one token attends to at a time.
+BLOCK: Final = 128
 
 
 class KeyValues(NamedTuple):
@@ -31,25 +34,77 @@ class KeyValues(NamedTuple):
   v: Array
 
 
-class PromptAndAnswer(NamedTuple):
-  """What a decoding layer attends to besides the new token.
+class Past(NamedTuple):
+  """What a token that is decoded may attend to besides itself, all layers.
 
   Attributes:
-    prompt: keys and values [G, K, P, H], shared by a prompt's samples.
-    answer: keys and values [G, n, K, R, H].
+    prompt: keys and values [N, G, K, P, H], shared by a prompt's samples.
+    answer: keys and values [N, G, n, K, R, H], read only within a segment.
+    recent: keys and values [N, G, n, K, T, H] of the segment's tokens.
   """
 
   prompt: KeyValues
   answer: KeyValues
+  recent: KeyValues
+
+
+class Filled(NamedTuple):
+  """Slots of a `Past` that hold tokens, from the first on.
+
+  Attributes:
+    prompt: [G].
+    answer: [G, n].
+    recent: the same for every row.
+    live: [G, n], rows that matter; the others may compute anything.
+  """
+
+  prompt: Int[Array, " G"]
+  answer: Int[Array, "G n"]
+  recent: Int[Array, ""]
+  live: Bool[Array, "G n"]
+
+  def positions(self) -> Int[Array, "G n"]:
+    """Where each row's next token stands."""
+    return self.prompt[:, None] + self.answer + self.recent
+
+  @classmethod
+  def empty(cls, prompt: Int[Array, " G"], samples: int) -> "Filled":
+    """Rows without an answer so far, all of them live."""
+    shape = (len(prompt), samples)
+    return cls(
+      prompt, jnp.zeros(shape, jnp.int32), jnp.int32(0), jnp.ones(shape, bool)
+    )
+
+
+class Reach(NamedTuple):
+  """What the layers read of a `Past`.
+
+  Attributes:
+    filled: slots that hold tokens.
+    prompt_blocks: blocks that some row's prompt reaches into.
+    answer_blocks: blocks that some live row's answer reaches into.
+  """
+
+  filled: Filled
+  prompt_blocks: Int[Array, ""]
+  answer_blocks: Int[Array, ""]
+
+
+class _Part(NamedTuple):
+  """A softmax over some of the keys: sums relative to exp(top), fp32."""
+
+  mixed: Float[Array, "G n K r H"]
+  top: Float[Array, "G n K r"]
+  total: Float[Array, "G n K r"]
 
 
 def attend(
   q: Float[Array, "B L heads H"],
   k: Float[Array, "B L K H"],
   v: Float[Array, "B L K H"],
-  past: PromptAndAnswer | None,
-  prompt_lengths: Int[Array, " B"] | None,
-  step: Int[Array, ""] | None,
+  past: Past | None,
+  reach: Reach | None,
+  layer: Int[Array, ""] | None,
   real: Bool[Array, "B L"] | None = None,
 ) -> Float[Array, "B L heads H"]:
   """`attend_cached` where there is a past, else `attend_causal`."""
@@ -57,8 +112,8 @@ def attend(
   if past is None:
     mixed = attend_causal(grouped, k, v, real)
   else:
-    assert prompt_lengths is not None and step is not None
-    mixed = attend_cached(grouped, k, v, past, prompt_lengths, step)
+    assert reach is not None and layer is not None
+    mixed = attend_cached(grouped, k, v, past, reach, layer)
   return mixed.reshape(q.shape)
 
 
@@ -126,52 +181,188 @@ def attend_cached(
   q: Float[Array, "G n K r H"],
   k: Float[Array, "G n K H"],
   v: Float[Array, "G n K H"],
-  past: PromptAndAnswer,
-  prompt_lengths: Int[Array, " G"],
-  step: Int[Array, ""],
+  past: Past,
+  reach: Reach,
+  layer: Int[Array, ""],
 ) -> Float[Array, "G n K r H"]:
   """Attention of one new token a row to its prompt, its answer and itself.
 
-  `step` answer slots are filled; the new key is not among them. One softmax
-  runs over the three parts.
+  Softmaxes over the parts are merged by their log-sum-exp. Prompts and answers
+  are read in blocks out of the whole cache, as far as some row reaches; a
+  block beyond a row's own reach adds exactly nothing to it, so a row does not
+  depend on the others.
   """
-  prompt, answer = past
-  slots_p, slots_a = prompt.k.shape[-2], answer.k.shape[-2]
-  on_prompt = einsum32("gnkrh,gkph->gnkrp", q, prompt.k)
-  in_prompt = jnp.arange(slots_p) < prompt_lengths[:, None, None, None, None]
-  on_answer = einsum32("gnkrh,gnkah->gnkra", q, answer.k)
-  in_answer = jnp.arange(slots_a) < step
-  on_self = einsum32("gnkrh,gnkh->gnkr", q, k)[..., None]
-  parts = (
-    jnp.where(in_prompt, on_prompt, -jnp.inf),
-    jnp.where(in_answer, on_answer, -jnp.inf),
-    on_self,
+  filled, own = reach.filled, v.astype(jnp.float32)[..., None, :]
+  itself = einsum32("gnkrh,gnkh->gnkr", q, k) * q.shape[-1] ** -0.5
+  part = _Part(jnp.broadcast_to(own, q.shape), itself, jnp.ones_like(itself))
+
+  def over(part: _Part, keys: KeyValues, ends: Array, blocks: Any) -> _Part:
+    size = min(BLOCK, keys.k.shape[-2])
+
+    def add(block: Any, part: _Part) -> _Part:
+      cut = KeyValues(*(_block(x, layer, block, size) for x in keys))
+      where = block * size + jnp.arange(size)
+      return _add(part, q, cut, where < ends)
+
+    if keys.k.shape[-2] == 0:
+      return part
+    if keys.k.shape[-2] == size:
+      return add(0, part)
+    return jax.lax.fori_loop(0, blocks, add, part)
+
+  wide = (..., None, None, None)
+  part = over(
+    part, past.prompt, filled.prompt[:, None][wide], reach.prompt_blocks
   )
-  scores = jnp.concatenate(parts, axis=-1) * q.shape[-1] ** -0.5
-  weights = jax.nn.softmax(scores, axis=-1).astype(v.dtype)
-  to_prompt, to_answer, to_self = jnp.split(
-    weights, (slots_p, slots_p + slots_a), axis=-1
+  part = over(part, past.answer, filled.answer[wide], reach.answer_blocks)
+  recent = past.recent.k.shape[-2]
+  part = over(part, past.recent, filled.recent, -(-recent // BLOCK))
+  return (part.mixed / part.total[..., None]).astype(v.dtype)
+
+
+def _add(
+  part: _Part, q: Array, keys: KeyValues, allowed: Bool[Array, "... size"]
+) -> _Part:
+  """`part` with more keys, [G, K, size, H] or [G, n, K, size, H]."""
+  rows = "gkph" if keys.k.ndim == 4 else "gnkph"
+  scores = einsum32(f"gnkrh,{rows}->gnkrp", q, keys.k) * q.shape[-1] ** -0.5
+  scores = jnp.where(allowed, scores, -jnp.inf)
+  top = jnp.maximum(part.top, jnp.max(scores, axis=-1))
+  weights = jnp.exp(scores - top[..., None])
+  less = jnp.exp(part.top - top)
+  mixed = einsum32(f"gnkrp,{rows}->gnkrh", weights.astype(keys.v.dtype), keys.v)
+  return _Part(
+    part.mixed * less[..., None] + mixed,
+    top,
+    part.total * less + jnp.sum(weights, axis=-1),
   )
-  return (
-    einsum("gnkrp,gkph->gnkrh", to_prompt, prompt.v)
-    + einsum("gnkra,gnkah->gnkrh", to_answer, answer.v)
-    + to_self * v[..., None, :]
+
+
+def _block(x: Array, layer: Array, block: Any, size: int) -> Array:
+  """[..., size, H] of a layer of [N, ..., slots, H]."""
+  start = (layer, *(0,) * (x.ndim - 3), block * size, 0)
+  return jax.lax.dynamic_slice(
+    x, start, (1, *x.shape[1:-2], size, x.shape[-1])
+  )[0]
+
+
+def reach_of(past: Past, filled: Filled) -> Reach:
+  """How far the rows reach, for all layers at once."""
+
+  def blocks(lengths: Array, keys: KeyValues) -> Array:
+    size = max(1, min(BLOCK, keys.k.shape[-2]))
+    return (jnp.max(lengths) + size - 1) // size
+
+  live = jnp.any(filled.live, axis=1)
+  return Reach(
+    filled,
+    blocks(jnp.where(live, filled.prompt, 0), past.prompt),
+    blocks(jnp.where(filled.live, filled.answer, 0), past.answer),
   )
 
 
-def empty_answer(prompt: KeyValues, *, samples: int, slots: int) -> KeyValues:
-  """Room [N, G, n, K, slots, H] for the answers of prompts [N, G, K, P, H]."""
-  layers, groups, kv_heads, _, width = prompt.k.shape
-  shape = (layers, groups, samples, kv_heads, slots, width)
-  return KeyValues(*(jnp.zeros(shape, part.dtype) for part in prompt))
+def start_past(
+  prompt: KeyValues, *, samples: int, slots: int, recent: int
+) -> Past:
+  """Prompts [N, G, K, P, H] with empty room for their samples' answers.
+
+  What holds more than a block is padded to whole blocks.
+  """
+  layers, groups, kv_heads, width, head_dim = prompt.k.shape
+  rows = (layers, groups, samples, kv_heads)
+
+  def empty(slots: int) -> KeyValues:
+    shape = (*rows, whole_blocks(slots), head_dim)
+    return KeyValues(*(jnp.zeros(shape, part.dtype) for part in prompt))
+
+  more = whole_blocks(width) - width
+  pad = ((0, 0), (0, 0), (0, 0), (0, more), (0, 0))
+  padded = KeyValues(*(jnp.pad(part, pad) for part in prompt))
+  return Past(padded, empty(slots), empty(recent))
 
 
-def append(answer: KeyValues, new: KeyValues, step: Array) -> KeyValues:
-  """Writes keys and values [N, G, n, K, H] into slot `step` of the answers."""
+def whole_blocks(slots: int) -> int:
+  """Slots to hold at least so many: any number up to a block, else blocks."""
+  return slots if slots <= BLOCK else -(-slots // BLOCK) * BLOCK
+
+
+def admit(
+  past: Past,
+  filled: Filled,
+  prompt: KeyValues,
+  lengths: Int[Array, " c"],
+  lanes: Int[Array, " c"],
+) -> tuple[Past, Filled]:
+  """Puts prompts [N, c, K, slots, H] into the places `lanes` of the G.
+
+  A place of G or more takes nothing. Answers there are at an end.
+  """
+
+  def put(old: Array, new: Array) -> Array:
+    return old.at[:, lanes, :, : new.shape[3]].set(new, mode="drop")
+
+  kept = KeyValues(*map(put, past.prompt, prompt))
+  return past._replace(prompt=kept), filled._replace(
+    prompt=filled.prompt.at[lanes].set(lengths, mode="drop"),
+    live=filled.live.at[lanes].set(False, mode="drop"),
+  )
+
+
+def begin(filled: Filled, mask: Bool[Array, "G n"]) -> Filled:
+  """Lets answers begin where `mask` says."""
+  return filled._replace(
+    answer=jnp.where(mask, 0, filled.answer), live=filled.live | mask
+  )
+
+
+def append(past: Past, new: KeyValues, filled: Filled) -> tuple[Past, Filled]:
+  """Puts keys and values [N, G, n, K, H] behind the recent ones."""
 
   def put(old: Array, part: Array) -> Array:
     return jax.lax.dynamic_update_slice_in_dim(
-      old, part[..., None, :], step, axis=4
+      old, part[..., None, :], filled.recent, axis=4
     )
 
-  return KeyValues(put(answer.k, new.k), put(answer.v, new.v))
+  recent = KeyValues(*map(put, past.recent, new))
+  return (
+    past._replace(recent=recent),
+    filled._replace(recent=filled.recent + 1),
+  )
+
+
+def settle(
+  past: Past, filled: Filled, counts: Int[Array, "G n"]
+) -> tuple[Past, Filled]:
+  """Moves recent keys behind each row's answer; `counts` of them are real.
+
+  What lies behind a row's real ones is written too and means nothing; there has
+  to be room for it.
+  """
+
+  def put(old: Array, new: Array, start: Array) -> Array:
+    return jax.lax.dynamic_update_slice_in_dim(old, new, start, axis=2)
+
+  rows = jax.vmap(jax.vmap(put, (1, 1, 0), 1), (1, 1, 0), 1)
+  answer = KeyValues(
+    *(
+      rows(old, new, filled.answer)
+      for old, new in zip(past.answer, past.recent, strict=True)
+    )
+  )
+  return (
+    past._replace(answer=answer),
+    filled._replace(answer=filled.answer + counts, recent=jnp.int32(0)),
+  )
+
+
+def past_axes() -> Past:
+  """Logical axes of a `Past`."""
+  rows = ("layers", "batch", "batch", "kv_heads", None, None)
+  prompt = KeyValues(*(("layers", "batch", "kv_heads", None, None),) * 2)
+  return Past(prompt, KeyValues(rows, rows), KeyValues(rows, rows))  # pyright: ignore
+
+
+def filled_axes() -> Filled:
+  """Logical axes of a `Filled`."""
+  rows = ("batch", "batch")
+  return Filled(("batch",), rows, (), rows)  # pyright: ignore

@@ -24,14 +24,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from varl_jax.models.attention import (
+  Filled,
   KeyValues,
-  PromptAndAnswer,
+  Past,
+  Reach,
+  admit,
   append,
   attend,
-  empty_answer,
+  begin,
+  filled_axes,
+  past_axes,
+  reach_of,
+  settle,
+  start_past,
 )
 from varl_jax.models.layers import (
   STACKED,
@@ -98,16 +106,12 @@ class Cache(NamedTuple):
   """What decoding attends to: a prompt's keys stored once for its n samples.
 
   Attributes:
-    prompt: keys and values [N, G, K, P, H].
-    prompt_lengths: [G], real prompt tokens.
-    answer: keys and values [N, G, n, K, R, H].
-    step: answer tokens already in `answer`, the same for every row.
+    past: keys and values.
+    filled: how many.
   """
 
-  prompt: KeyValues
-  prompt_lengths: Int[Array, " G"]
-  answer: KeyValues
-  step: Int[Array, ""]
+  past: Past
+  filled: Filled
 
 
 class Block(nn.Module):
@@ -125,10 +129,10 @@ class Block(nn.Module):
   def __call__(
     self,
     x: Float[Array, "B L D"],
-    past: PromptAndAnswer | None,
+    layer: Int[Array, ""] | None,
+    past: Past | None,
     rope: Rope,
-    prompt_lengths: Int[Array, " B"] | None,
-    step: Int[Array, ""] | None,
+    reach: Reach | None,
   ) -> tuple[Float[Array, "B L D"], KeyValues | None]:
     config = self.config
     width, head_dim = (config.hidden_size,), config.head_dim
@@ -150,7 +154,7 @@ class Block(nn.Module):
     if config.qk_norm:
       q, k = normed("q_norm", q), normed("k_norm", k)
     q, k = rotate(q, rope), rotate(k, rope)
-    mixed = attend(q, k, v, past, prompt_lengths, step)
+    mixed = attend(q, k, v, past, reach, layer)
     out = Projection((config.num_heads, head_dim), width, self.dtype, name="o")(
       mixed
     )
@@ -223,10 +227,10 @@ class Llama(nn.Module):
     rope = rope_angles(
       positions, width=config.head_dim, theta=config.rope_theta
     )
-    past, lengths, step = None, None, None
+    index, past, reach = None, None, None
     if cache is not None:
-      past = PromptAndAnswer(cache.prompt, cache.answer)
-      lengths, step = cache.prompt_lengths, cache.step
+      index = jnp.arange(config.num_layers)
+      past, reach = cache.past, reach_of(*cache)
     block = nn.remat(Block, prevent_cse=False) if self.remat else Block
     layers = nn.scan(
       block,
@@ -239,7 +243,7 @@ class Llama(nn.Module):
     x = lookup(embed, tokens, self.dtype)
     x = pin(x, None, decoding=cache is not None)
     x, new = layers(config, self.dtype, keep_kv, name="layers")(
-      x, past, rope, lengths, step
+      x, index, past, rope, reach
     )
     return RmsNorm(config.rms_eps, name="norm")(x), new
 
@@ -276,10 +280,19 @@ class Llama(nn.Module):
     *,
     samples: int,
     slots: int,
+    recent: int,
   ) -> Cache:
-    """A cache with room for `slots` tokens of `samples` answers a prompt."""
-    answer = empty_answer(prompt, samples=samples, slots=slots)
-    return Cache(prompt, prompt_lengths, answer, jnp.int32(0))
+    """A cache for `samples` answers a prompt.
+
+    Args:
+      prompt: of `prefill`.
+      prompt_lengths: real prompt tokens.
+      samples: n.
+      slots: tokens of an answer that can be settled.
+      recent: tokens that can be decoded before they are.
+    """
+    past = start_past(prompt, samples=samples, slots=slots, recent=recent)
+    return Cache(past, Filled.empty(prompt_lengths, samples))
 
   @nn.nowrap
   def decode(
@@ -287,12 +300,37 @@ class Llama(nn.Module):
   ) -> tuple[Float[Array, "G n D"], Cache]:
     """Runs one new token a row; returns its hidden state and the cache with it.
 
-    The token sits at position prompt_length + step.
+    The token comes behind all that the row has.
     """
-    positions = (cache.prompt_lengths + cache.step)[:, None]
+    positions = cache.filled.positions()
     x, new = self._run(params, tokens, positions=positions, cache=cache)
-    answer = append(cache.answer, new, cache.step)
-    return x, cache._replace(answer=answer, step=cache.step + 1)
+    return x, Cache(*append(cache.past, new, cache.filled))
+
+  @nn.nowrap
+  def admit(
+    self,
+    cache: Cache,
+    prompt: KeyValues,
+    lengths: Int[Array, " c"],
+    lanes: Int[Array, " c"],
+  ) -> Cache:
+    """Puts prompts into places of a cache; see `attention.admit`."""
+    return Cache(*admit(*cache, prompt, lengths, lanes))
+
+  @nn.nowrap
+  def begin(self, cache: Cache, mask: Bool[Array, "G n"]) -> Cache:
+    """Lets answers begin where `mask` says."""
+    return cache._replace(filled=begin(cache.filled, mask))
+
+  @nn.nowrap
+  def settle(self, cache: Cache, counts: Int[Array, "G n"]) -> Cache:
+    """Moves decoded tokens to where they stay; see `attention.settle`."""
+    return Cache(*settle(*cache, counts))
+
+  @nn.nowrap
+  def cache_axes(self) -> Cache:
+    """The logical axes of a cache."""
+    return Cache(past_axes(), filled_axes())
 
   @nn.nowrap
   def _run(

@@ -28,10 +28,17 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
 from varl_jax.models.attention import (
+  Filled,
   KeyValues,
-  PromptAndAnswer,
+  Past,
+  admit,
   append,
-  empty_answer,
+  begin,
+  filled_axes,
+  past_axes,
+  reach_of,
+  settle,
+  start_past,
 )
 from varl_jax.models.layers import (
   STACKED,
@@ -47,6 +54,7 @@ from varl_jax.models.qwen3_5_blocks import (
   Superblock,
   attention_axes,
   delta_axes,
+  state_axes,
 )
 from varl_jax.models.qwen3_5_shape import Qwen35Config
 from varl_jax.models.sharding import lookup
@@ -68,18 +76,16 @@ class Cache(NamedTuple):
   """A prompt's keys stored once for its n samples, and each row's states.
 
   Attributes:
-    prompt: keys and values [N, G, K, P, H].
-    prompt_lengths: [G], real prompt tokens.
-    answer: keys and values [N, G, n, K, R, H].
+    past: keys and values.
+    filled: how many.
     delta: states [layers, G, n, ...], in layer order.
-    step: answer tokens so far, the same for every row.
+    first: states [layers, G, ...] at the prompts' ends.
   """
 
-  prompt: KeyValues
-  prompt_lengths: Int[Array, " G"]
-  answer: KeyValues
+  past: Past
+  filled: Filled
   delta: DeltaState
-  step: Int[Array, ""]
+  first: DeltaState
 
 
 class Qwen35(nn.Module):
@@ -142,19 +148,19 @@ class Qwen35(nn.Module):
       Superblock,
       variable_axes=STACKED,
       split_rngs={"params": True},
-      in_axes=(0, 0, nn.broadcast),  # pyright: ignore
+      in_axes=(0, nn.broadcast, nn.broadcast),  # pyright: ignore
       length=config.num_layers // config.interval,
     )
     context = self._context(tokens, real, keys, cache)
     past, index, states = None, None, None
     if cache is not None:
-      past = PromptAndAnswer(cache.prompt, cache.answer)
+      past = cache.past
       index = jnp.arange(config.num_layers // config.interval)
       states = cache.delta
     x = lookup(embed, tokens, self.dtype)
     x = pin(x, None, decoding=cache is not None)
     blocks = blocks(config, self.dtype, self.remat, keep, name="layers")
-    (x, states), (kept, new) = blocks((x, states), past, index, context)
+    (x, states), (kept, new) = blocks((x, states), index, past, context)
     if kept is not None:
       states = jax.tree.map(lambda s: s.reshape(-1, *s.shape[2:]), kept)
     x = RmsNorm(config.rms_eps, centered=True, name="norm")(x)
@@ -174,13 +180,13 @@ class Qwen35(nn.Module):
     if real is not None:
       ends = jnp.max(jnp.where(real, jnp.arange(length) + 1, 0), axis=1)
     if cache is not None:
-      positions = (cache.prompt_lengths + cache.step)[:, None]
+      positions = cache.filled.positions()
     rope = rope_angles(
       positions, width=config.rotary_dim, theta=config.rope_theta
     )
     if cache is None:
       return Context(rope, real, keys, ends)
-    return Context(rope, prompt_lengths=cache.prompt_lengths, step=cache.step)
+    return Context(rope, reach=reach_of(cache.past, cache.filled))
 
   @nn.nowrap
   def hidden(
@@ -219,21 +225,21 @@ class Qwen35(nn.Module):
     *,
     samples: int,
     slots: int,
+    recent: int,
   ) -> Cache:
-    """A cache with room for `slots` tokens of `samples` answers a prompt."""
+    """A cache for `samples` answers a prompt; see `llama.Llama.start`."""
 
     def spread(state: Array) -> Array:
       layers, groups, *rest = state.shape
       shape = (layers, groups, samples, *rest)
       return jnp.broadcast_to(state[:, :, None], shape)
 
-    return Cache(
-      prompt=prompt.attention,
-      prompt_lengths=prompt_lengths,
-      answer=empty_answer(prompt.attention, samples=samples, slots=slots),
-      delta=jax.tree.map(spread, prompt.delta),
-      step=jnp.int32(0),
+    past = start_past(
+      prompt.attention, samples=samples, slots=slots, recent=recent
     )
+    filled = Filled.empty(prompt_lengths, samples)
+    delta = jax.tree.map(spread, prompt.delta)
+    return Cache(past, filled, delta, prompt.delta)
 
   @nn.nowrap
   def decode(
@@ -241,17 +247,56 @@ class Qwen35(nn.Module):
   ) -> tuple[Float[Array, "G n D"], Cache]:
     """Runs one new token a row; returns its hidden state and the cache with it.
 
-    The token sits at position prompt_length + step.
+    The token comes behind all that the row has.
     """
     made: Any = self.apply(
       params, tokens, cache=cache, keep=True, method="stack"
     )
     x, states, new = made
-    return x, cache._replace(
-      answer=append(cache.answer, new, cache.step),
-      delta=states,
-      step=cache.step + 1,
+    past, filled = append(cache.past, new, cache.filled)
+    return x, cache._replace(past=past, filled=filled, delta=states)
+
+  @nn.nowrap
+  def admit(
+    self,
+    cache: Cache,
+    prompt: PromptState,
+    lengths: Int[Array, " c"],
+    lanes: Int[Array, " c"],
+  ) -> Cache:
+    """Puts prompts into places of a cache; see `attention.admit`."""
+    keys = (cache.past, cache.filled, prompt.attention)
+    first = jax.tree.map(
+      lambda old, new: old.at[:, lanes].set(new, mode="drop"),
+      cache.first,
+      prompt.delta,
     )
+    return Cache(*admit(*keys, lengths, lanes), cache.delta, first)
+
+  @nn.nowrap
+  def begin(self, cache: Cache, mask: Bool[Array, "G n"]) -> Cache:
+    """Lets answers begin where `mask` says."""
+
+    def spread(old: Array, first: Array) -> Array:
+      chosen = mask.reshape(*mask.shape, *(1,) * (first.ndim - 2))
+      return jnp.where(chosen, first[:, :, None], old)
+
+    return cache._replace(
+      filled=begin(cache.filled, mask),
+      delta=jax.tree.map(spread, cache.delta, cache.first),
+    )
+
+  @nn.nowrap
+  def settle(self, cache: Cache, counts: Int[Array, "G n"]) -> Cache:
+    """Moves decoded tokens to where they stay; see `attention.settle`."""
+    past, filled = settle(cache.past, cache.filled, counts)
+    return cache._replace(past=past, filled=filled)
+
+  @nn.nowrap
+  def cache_axes(self) -> Cache:
+    """The logical axes of a cache."""
+    delta, first = state_axes("batch"), state_axes()
+    return Cache(past_axes(), filled_axes(), delta, first)
 
   @nn.nowrap
   def lm_head_weight(self, params: Params) -> Float[Array, "V D"]:

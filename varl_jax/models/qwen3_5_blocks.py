@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int
 
-from varl_jax.models.attention import KeyValues, PromptAndAnswer, attend
+from varl_jax.models.attention import KeyValues, Past, Reach, attend
 from varl_jax.models.delta_rule import (
   CausalConv,
   delta_rule,
@@ -51,16 +51,14 @@ class Context(NamedTuple):
     real: tokens that are not padding, None for all.
     keys: tokens that others may attend to; None where causality suffices.
     ends: [B], one past each row's last real token; None for the end.
-    prompt_lengths: [G], decoding only.
-    step: decoding only.
+    reach: decoding only.
   """
 
   rope: Rope
   real: Bool[Array, "B L"] | None = None
   keys: Bool[Array, "B L"] | None = None
   ends: Int[Array, " B"] | None = None
-  prompt_lengths: Int[Array, " G"] | None = None
-  step: Int[Array, ""] | None = None
+  reach: Reach | None = None
 
 
 # Hidden states, and the delta states of all layers while decoding.
@@ -71,7 +69,8 @@ class DeltaBlock(nn.Module):
   """x + delta(norm(x)), then x + mlp(norm(x)).
 
   While decoding it reads and replaces its own entry of the carried states,
-  which XLA does in place; over whole rows it returns the state with `keep`.
+  which XLA does in place, and leaves those of rows that are not live as they
+  are; over whole rows it returns the state with `keep`.
   """
 
   config: Qwen35Config
@@ -120,6 +119,9 @@ class DeltaBlock(nn.Module):
     key_heads = (config.delta_k_heads, config.delta_k_dim)
     value_heads = (config.delta_v_heads, config.delta_v_dim)
     width = (config.hidden_size,)
+    if own is not None:
+      assert context.reach is not None
+      live = context.reach.filled.live
 
     def project(name: str, outputs: tuple[int, ...]) -> Array:
       return Projection(width, outputs, self.dtype, name=name)(x)
@@ -132,14 +134,20 @@ class DeltaBlock(nn.Module):
         inputs = jnp.where(context.real[..., None, None], inputs, 0)
       inputs = pin(inputs, axis, None, decoding=decoding)
       conv = CausalConv(config.conv_width, self.dtype, name=f"{name}_conv")
-      past = getattr(own, name) if own is not None else None
-      return conv(inputs, past, context.ends)
+      if own is None:
+        return conv(inputs, None, context.ends)
+      past = getattr(own, name)
+      out, last = conv(inputs, past, context.ends)
+      return out, jnp.where(live[..., None, None, None], last, past)
 
     q, q_past = convolved("q", key_heads, "delta_k_heads")
     k, k_past = convolved("k", key_heads, "delta_k_heads")
     v, v_past = convolved("v", value_heads, "delta_v_heads")
     a, b = (project(name, value_heads[:1]) for name in "ab")
     g, beta = self._gates(a, b)
+    if own is not None:
+      g = jnp.where(live[..., None], g, 0)
+      beta = jnp.where(live[..., None], beta, 0)
     grouped = (*v.shape[:2], config.delta_k_heads, -1)
     q = unit(q) * config.delta_k_dim**-0.5
     args = (
@@ -185,7 +193,8 @@ class AttentionBlock(nn.Module):
   def __call__(
     self,
     x: Float[Array, "B L D"],
-    past: PromptAndAnswer | None,
+    layer: Int[Array, ""] | None,
+    past: Past | None,
     context: Context,
   ) -> tuple[Float[Array, "B L D"], KeyValues | None]:
     config, decoding = self.config, past is not None
@@ -207,9 +216,7 @@ class AttentionBlock(nn.Module):
     v = heads("v", config.num_kv_heads, "kv_heads")
     q = rotate(normed("q_norm", q), context.rope)
     k = rotate(normed("k_norm", k), context.rope)
-    mixed = attend(
-      q, k, v, past, context.prompt_lengths, context.step, context.keys
-    )
+    mixed = attend(q, k, v, past, context.reach, layer, context.keys)
     out = Projection((config.num_heads, head_dim), width, self.dtype, name="o")(
       mixed * nn.sigmoid(gate)
     )
@@ -240,8 +247,8 @@ class Superblock(nn.Module):
   def __call__(
     self,
     carry: Carry,
-    past: PromptAndAnswer | None,
     index: Int[Array, ""] | None,
+    past: Past | None,
     context: Context,
   ) -> tuple[Carry, tuple[DeltaState | None, KeyValues | None]]:
     delta, attention = DeltaBlock, AttentionBlock
@@ -260,7 +267,7 @@ class Superblock(nn.Module):
     shape = (self.config, self.dtype, self.keep)
     carry, states = deltas(*shape, name="delta")(carry, layers, context)
     x, memory = carry
-    x, new = attention(*shape, name="attention")(x, past, context)
+    x, new = attention(*shape, name="attention")(x, index, past, context)
     return (x, memory), (states, new)
 
 
@@ -290,6 +297,17 @@ def delta_axes(*lead: str | None) -> dict[str, Any]:
     "o": {"kernel": (*lead, "delta_v_heads", "head_dim", "embed")},
     **mlp_axes(*lead),
   }
+
+
+def state_axes(*samples: str | None) -> DeltaState:
+  """Logical axes of the states [layers, G, ...] of all delta layers."""
+  lead = ("layers", "batch", *samples)
+
+  def past(name: str) -> tuple[str | None, ...]:
+    return (*lead, None, f"delta_{name}_heads", None)
+
+  memory = (*lead, "delta_k_heads", None, None, None)
+  return DeltaState(past("k"), past("k"), past("v"), memory)  # pyright: ignore
 
 
 def attention_axes(*lead: str | None) -> dict[str, Any]:

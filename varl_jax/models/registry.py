@@ -1,14 +1,14 @@
 """The model class of a config, and what every such class offers.
 
 A prompt's state and a cache are the model's own: the sampler carries them and
-reads only `cache.step`.
+reads and sets only `cache.filled.live`.
 """
 
 from collections.abc import Callable
 from typing import Any, Protocol
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from varl_jax.models.layers import Params
 from varl_jax.models.llama import Llama, LlamaConfig
@@ -59,14 +59,40 @@ class CausalModel(Protocol):
     *,
     samples: int,
     slots: int,
+    recent: int,
   ) -> Any:
-    """A cache with room for `slots` tokens of `samples` answers a prompt."""
+    """A cache for `samples` answers a prompt.
+
+    Room for `slots` tokens that are settled and `recent` ones that are not.
+    """
+    ...
+
+  def admit(
+    self,
+    cache: Any,
+    prompt: Any,
+    lengths: Int[Array, " c"],
+    lanes: Int[Array, " c"],
+  ) -> Any:
+    """The cache with prompts in these places; one past the end is dropped."""
+    ...
+
+  def begin(self, cache: Any, mask: Bool[Array, "G n"]) -> Any:
+    """The cache with empty answers where `mask` says."""
     ...
 
   def decode(
     self, params: Params, tokens: Int[Array, "G n"], cache: Any
   ) -> tuple[Float[Array, "G n D"], Any]:
     """Runs one new token a row; returns its hidden state and the new cache."""
+    ...
+
+  def settle(self, cache: Any, counts: Int[Array, "G n"]) -> Any:
+    """Moves each row's `counts` newest tokens to where they stay."""
+    ...
+
+  def cache_axes(self) -> Any:
+    """The logical axes of a cache's arrays, in a cache's tree."""
     ...
 
   def lm_head_weight(self, params: Params) -> Float[Array, "V D"]:

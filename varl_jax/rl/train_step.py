@@ -30,6 +30,7 @@ from jaxtyping import Array, Float, Int
 
 from varl_jax.config import ConfigError, TrainConfig
 from varl_jax.models.sharding import constrain, place, use
+from varl_jax.models.turns import Turns
 from varl_jax.rl.batch import Batch, split_minibatches
 from varl_jax.rl.logprobs import forbidden_mask, token_logprobs
 from varl_jax.rl.losses import grpo_loss, importance_weights, ratio_sums
@@ -92,6 +93,7 @@ class Learner:
     mesh: Mesh | None = None,
     axes: Params | None = None,
     owns_params: bool = False,
+    turns: Turns | None = None,
   ):
     """Sets up the compiled functions; nothing is compiled yet.
 
@@ -110,6 +112,7 @@ class Learner:
       axes: on a mesh, the logical axes of the parameters.
       owns_params: the state takes the arrays given to `init` over, which are
         gone after the first update; without it the state has a copy.
+      turns: shared with others who use the devices; one is a mini-batch.
 
     Raises:
       ValueError: a cap with the sampler's logprobs, which need no correction,
@@ -131,6 +134,7 @@ class Learner:
           f"train.micro_batch ({config.micro_batch}) is a multiple of mesh.data"
           f" x mesh.fsdp ({self._placement.row_parts}), or 0."
         )
+    self._turns = turns or Turns()
     self._mesh = mesh
     self._copies = not owns_params
     self._kept: Params = {}
@@ -206,16 +210,20 @@ class Learner:
     sums = []
     with use(self._mesh):
       if self._recompute:
-        parts = [
-          {**part, "old": self._old(state.params, self._kept, part)}
-          for part in parts
-        ]
+        parts = [self._with_old(state, part) for part in parts]
       for part in parts:
-        state, found = self._step(state, self._kept, part)
-        sums.append(found)
-    metrics = self._metrics(jax.device_get(sums))
+        with self._turns:
+          state, found = self._step(state, self._kept, part)
+          sums.append(jax.device_get(found))
+    metrics = self._metrics(sums)
     metrics["train/skipped"] = float(len(minibatches) - len(parts))
     return state, metrics
+
+  def _with_old(self, state: TrainState, part: Rows) -> Rows:
+    """A mini-batch with its old log-probabilities."""
+    with self._turns:
+      old = self._old(state.params, self._kept, part)
+      return {**part, "old": jax.block_until_ready(old)}
 
   def lower(
     self, params: Params, *, rows: int, length: int, width: int

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from varl_jax.models.sharding import shardings, use
-from varl_jax.sampling.sampler import Begun, Sample, Sampler
+from varl_jax.sampling.sampler import Begun, OnSample, Sample, Sampler
 
 Params = Any
 
@@ -53,34 +53,54 @@ class PolicySampler(Sampler):
     step: int,
     tasks: Sequence[int],
     begun: Sequence[Begun] | None = None,
+    on_sample: OnSample | None = None,
   ) -> list[list[Sample]]:
     """`Sampler.generate`; `params` are a training state's."""
     params = self.weights(self._whole(params))
     with use(self._mesh):
       return super().generate(
-        prompts_tokens, n, params=params, step=step, tasks=tasks, begun=begun
+        prompts_tokens,
+        n,
+        params=params,
+        step=step,
+        tasks=tasks,
+        begun=begun,
+        on_sample=on_sample,
       )
 
   def weights(self, params: Params) -> Params:
     """What decoding reads, where it reads it."""
-    if self._mesh is None and self._dtype == jnp.float32:
-      return params
-    axes = {name: self._axes[name] for name in params if name in self._axes}
-    cast = jax.jit(
-      lambda tree: decoding_weights(tree, axes, self._dtype),
-      out_shardings=None if self._mesh is None else self._where(params, axes),
+    return reading_weights(
+      params, axes=self._axes, mesh=self._mesh, dtype=self._dtype
     )
-    return cast(params)
 
-  def _where(self, params: Params, axes: Params) -> Params:
-    assert self._mesh is not None
-    known = {name: params[name] for name in axes}
-    # A collection without axes, such as the adapters' scales, goes everywhere.
-    rest = {
-      n: jax.tree.map(_scalar, params[n]) for n in params if n not in axes
-    }
-    axes, like = {**axes, **rest}, {**known, **params}
-    return shardings(axes, like, self._mesh, over=("tensor",))
+
+def reading_weights(
+  params: Params, *, axes: Params, mesh: Mesh | None, dtype: Any
+) -> Params:
+  """What decoding reads of a model's parameters, where it reads it.
+
+  Args:
+    params: all of a model's.
+    axes: the logical axes of its collections.
+    mesh: devices to sample on, None for a single one.
+    dtype: that the model computes in.
+
+  Returns:
+    On a single device the same arrays where they have that type already.
+  """
+  dtype = jnp.dtype(dtype)
+  known = {name: axes[name] for name in params if name in axes}
+  if mesh is None:
+    return decoding_weights(params, known, dtype)
+  # A collection without axes, such as the adapters' scales, goes everywhere.
+  rest = {n: jax.tree.map(_scalar, params[n]) for n in params if n not in known}
+  like = {**{name: params[name] for name in known}, **params}
+  where = shardings({**known, **rest}, like, mesh, over=("tensor",))
+  cast = jax.jit(
+    lambda tree: decoding_weights(tree, known, dtype), out_shardings=where
+  )
+  return cast(params)
 
 
 def decoding_weights(params: Params, axes: Params, dtype: Any) -> Params:

@@ -1,48 +1,19 @@
 """Samples n answers to each prompt with one prefill a prompt.
 
-The token at a position is the arg-max of (logits / T) plus Gumbel noise drawn
-from the key fold_in(seed, step, task, sample, position), so it does not depend
-on what else is in the batch, on the batch's order, on n, or on a restart (up to
-rounding of the logits, which may differ between batch shapes by some 1e-6).
-
-Departure from plain sampling: the logits of `forbidden_ids` are minus infinity
-*before* the normalization, so a recorded log-probability is an entry of
-log softmax(where(forbidden, -inf, logits / T)). The trainer has to do the same,
-which is why both take their logits from `varl_kernels.head`.
-There is no top-k or top-p: the behaviour policy is the policy.
+What the answers are is said in `draws`, how they are drawn in `slots`.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
-
-import jax
-import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from collections.abc import Callable, Iterable, Sequence
 
 from varl_jax.models.layers import Params
 from varl_jax.models.registry import CausalModel
-from varl_jax.rl.logprobs import forbidden_mask
-from varl_jax.sampling.draws import draw_tokens
-from varl_jax.types import Finish
+from varl_jax.models.turns import Turns
+from varl_jax.sampling.slot_programs import SlotPrograms, bucket
+from varl_jax.sampling.slots import SMALLEST_BUCKET, Request, Sample, Slots
 
-SMALLEST_BUCKET = 16
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Sample:
-  """One sampled answer.
-
-  Attributes:
-    tokens: sampled ids; the stop token, when there was one, is the last.
-    logprobs: log-probability of each token at the time, in nats.
-    finish: `stop`, or `length` when `max_new` ended it.
-  """
-
-  tokens: tuple[int, ...]
-  logprobs: tuple[float, ...]
-  finish: Finish
+# Prompt and answer, each counted from 0, and the answer.
+OnSample = Callable[[int, int, Sample], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,26 +31,12 @@ class Begun:
   position: int = 0
 
 
-class _Loop(NamedTuple):
-  """Carry of the decode loop.
-
-  `hidden` is the state the next token is drawn from, `lengths` counts the
-  tokens a row has.
-  """
-
-  cache: Any
-  hidden: Float[Array, "G n D"]
-  done: Bool[Array, "G n"]
-  lengths: Int[Array, "G n"]
-  tokens: Int[Array, "G n R"]
-  logprobs: Float[Array, "G n R"]
-
-
 class Sampler:
   """Draws answers from a model; holds no weights.
 
-  Compiles once for each (number of prompts rounded up to a power of two, prompt
-  length bucket, n); buckets double from 16 tokens up to `max_prompt`.
+  Compiles a few programs for each (number of prompts rounded up to a power of
+  two, prompt length bucket, n); buckets double from 16 tokens up to
+  `max_prompt`.
   """
 
   def __init__(
@@ -94,6 +51,8 @@ class Sampler:
     seed: int = 0,
     max_rows: int = 512,
     continues: bool = False,
+    segment: int = 16,
+    turns: Turns | None = None,
   ):
     """Prepares the sampling function.
 
@@ -105,9 +64,11 @@ class Sampler:
       max_new: longest answer in tokens.
       temperature: T > 0.
       seed: the run's seed.
-      max_rows: answers decoded at a time; more are done in several passes.
+      max_rows: answers decoded at a time; more wait for a free slot.
       continues: whether a prompt may hold the begin of its answer, and be that
         much longer than `max_prompt`.
+      segment: tokens an answer gets between two visits of the host.
+      turns: shared with others who use the devices; one is a segment.
 
     Raises:
       ValueError: an argument out of range, or an id both stop and forbidden.
@@ -115,8 +76,10 @@ class Sampler:
     stop, forbidden = sorted(set(stop_ids)), sorted(set(forbidden_ids))
     if not temperature > 0:
       raise ValueError(f"temperature is above 0, got {temperature}.")
-    if min(max_prompt, max_new, max_rows) < 1:
-      raise ValueError("max_prompt, max_new and max_rows are at least 1.")
+    if min(max_prompt, max_new, max_rows, segment) < 1:
+      raise ValueError(
+        "max_prompt, max_new, max_rows and segment are at least 1."
+      )
     limit = model.config.max_position
     if max_prompt + max_new > limit:
       raise ValueError(
@@ -131,26 +94,19 @@ class Sampler:
     for token in (*stop, *forbidden):
       if not 0 <= token < vocab:
         raise ValueError(f"Id {token} is outside the vocabulary ({vocab}).")
-    self._model = model
+    self._turns = turns or Turns()
     self._seed = seed
+    self._temperature = temperature
     self._max_prompt = max_prompt + (max_new if continues else 0)
     self._max_new = max_new
-    self._stop = frozenset(stop)
     self._max_rows = max_rows
-    self._compiles = 0
-    constants = {
-      "model": model,
-      "stop": forbidden_mask(stop, vocab),
-      "forbidden": jnp.asarray(forbidden_mask(forbidden, vocab)),
-      "max_new": max_new,
-      "temperature": temperature,
-    }
-
-    def draw(*arrays, n):
-      self._compiles += 1  # runs when traced, not when called
-      return _draw(*arrays, n=n, **constants)
-
-    self._draw = jax.jit(draw, static_argnames="n")
+    self._programs = SlotPrograms(
+      model=model,
+      stop_ids=stop,
+      forbidden_ids=forbidden,
+      segment=segment,
+      temperature=temperature,
+    )
 
   def generate(
     self,
@@ -160,7 +116,8 @@ class Sampler:
     params: Params,
     step: int,
     tasks: Sequence[int],
-    begun: Sequence["Begun"] | None = None,
+    begun: Sequence[Begun] | None = None,
+    on_sample: OnSample | None = None,
   ) -> list[list[Sample]]:
     """Samples `n` answers to every prompt.
 
@@ -173,6 +130,8 @@ class Sampler:
         same number draw the same noise.
       begun: one a prompt, for answers that a prompt holds the begin of; None
         for answers from their first token on.
+      on_sample: called with each answer as soon as it is at its end, in any
+        order, while others are still drawn.
 
     Returns:
       For each prompt, in order, its n samples.
@@ -198,169 +157,66 @@ class Sampler:
         raise ValueError(
           f"A limit is between 1 and {self._max_new}, got {piece.limit}."
         )
-    results: list[list[Sample]] = [[] for _ in prompts_tokens]
-    # Prompts of like length share a pass, so that their bucket is tight.
-    order = sorted(
+    if not prompts_tokens:
+      return []
+    slots = self._slots(prompts_tokens, n, params, step)
+    # Prompts of like length are prefilled together, so that padding is little.
+    for index in sorted(
       range(len(prompts_tokens)), key=lambda i: len(prompts_tokens[i])
-    )
-    width = max(1, self._max_rows // n)
-    for start in range(0, len(order), width):
-      chosen = order[start : start + width]
-      samples = self._pass(
-        [prompts_tokens[i] for i in chosen],
-        n,
-        params=params,
-        step=step,
-        tasks=[tasks[i] for i in chosen],
-        begun=[begun[i] for i in chosen],
-        rows=min(width, _power_of_two(len(chosen))),
+    ):
+      piece = begun[index]
+      slots.submit(
+        Request(
+          prompt=prompts_tokens[index],
+          count=n,
+          first=piece.sample,
+          seed=self._seed,
+          step=step,
+          task=tasks[index],
+          position=piece.position,
+          limit=piece.limit,
+          temperature=self._temperature,
+          tag=index,
+        )
       )
-      for index, group in zip(chosen, samples, strict=True):
-        results[index] = group
-    return results
+    found: list[dict[int, Sample]] = [{} for _ in prompts_tokens]
+    while not slots.idle():
+      with self._turns:
+        finished = slots.step()
+      for done in finished:
+        found[done.request.tag][done.index] = done.sample
+        if on_sample is not None:
+          on_sample(done.request.tag, done.index, done.sample)
+      slots.compact()
+    return [[group[index] for index in range(n)] for group in found]
 
   def compile_count(self) -> int:
     """Programs compiled so far."""
-    return self._compiles
+    return self._programs.compiles
 
-  def _pass(
-    self,
-    prompts: Sequence[Sequence[int]],
-    n: int,
-    *,
-    params: Params,
-    step: int,
-    tasks: Sequence[int],
-    begun: Sequence["Begun"],
-    rows: int,
-  ) -> list[list[Sample]]:
-    """One device call over `rows` prompts, the last ones possibly empty."""
-    longest = max(len(prompt) for prompt in prompts)
-    slots = min(self._max_prompt, max(SMALLEST_BUCKET, _power_of_two(longest)))
-    tokens = np.zeros((rows, slots), np.int32)
-    lengths = np.zeros(rows, np.int32)
-    for row, prompt in enumerate(prompts):
-      tokens[row, : len(prompt)] = prompt
-      lengths[row] = len(prompt)
-    numbers = np.zeros(rows, np.uint32)
-    numbers[: len(tasks)] = [task & 0xFFFFFFFF for task in tasks]
-    starts = np.zeros((3, rows), np.int32)  # sample, position, limit
-    starts[:, : len(begun)] = [
-      [piece.sample for piece in begun],
-      [piece.position for piece in begun],
-      [piece.limit for piece in begun],
-    ]
-    loop = self._draw(
+  def _slots(
+    self, prompts: Sequence[Sequence[int]], n: int, params: Params, step: int
+  ) -> Slots:
+    """Slots for all answers, or, where they are too many, `max_rows`.
+
+    Then a lane gets fewer slots than n: its answers go one after another, and
+    fewer slots wait for a lane's longest answer.
+    """
+    lanes, width = _power_of_two(len(prompts)), n
+    if lanes * n > self._max_rows:
+      width = min(n, max(1, n // 4, self._max_rows // lanes))
+      lanes = max(1, self._max_rows // width)
+    return Slots(
+      self._programs,
       params,
-      tokens,
-      lengths,
-      numbers,
-      starts,
-      np.uint32(self._seed & 0xFFFFFFFF),
-      np.uint32(step & 0xFFFFFFFF),
-      n=n,
+      lanes=lanes,
+      width=width,
+      max_prompt=bucket(
+        max(map(len, prompts)), self._max_prompt, SMALLEST_BUCKET
+      ),
+      max_new=self._max_new,
+      version=step,
     )
-    drawn, logprobs, counts = jax.device_get(loop)
-
-    def sample(ids: list[int], logprobs: list[float]) -> Sample:
-      return Sample(
-        tokens=tuple(ids),
-        logprobs=tuple(logprobs),
-        finish="stop" if ids[-1] in self._stop else "length",
-      )
-
-    return [
-      [
-        sample(
-          drawn[g, s, : counts[g, s]].tolist(),
-          logprobs[g, s, : counts[g, s]].tolist(),
-        )
-        for s in range(n)
-      ]
-      for g in range(len(prompts))
-    ]
-
-
-def _draw(
-  params: Params,
-  tokens: Int[Array, "G P"],
-  prompt_lengths: Int[Array, " G"],
-  tasks: Int[Array, " G"],
-  starts: Int[Array, "3 G"],
-  seed: Int[Array, ""],
-  step: Int[Array, ""],
-  *,
-  n: int,
-  model: CausalModel,
-  stop: np.ndarray,
-  forbidden: Array,
-  max_new: int,
-  temperature: float,
-) -> tuple[Array, Array, Array]:
-  """Prefill and the decode loop: (tokens, logprobs, lengths)."""
-  groups = tokens.shape[0]
-  first, behind, limits = starts
-  keys = _row_keys(seed, step, tasks, first, n)
-  head = model.lm_head_weight(params)
-
-  def pick(hidden, position):
-    return draw_tokens(
-      hidden,
-      head,
-      _at_position(keys, behind + position),
-      forbidden=forbidden,
-      temperature=temperature,
-    )
-
-  def unfinished(loop: _Loop):
-    return (loop.cache.step < max_new) & ~jnp.all(loop.done)
-
-  def advance(loop: _Loop) -> _Loop:
-    position = loop.cache.step
-    token, logprob = pick(loop.hidden, position)
-    # An answer's last token is run through the model for nothing; in return
-    # the program holds one sampling step, not two.
-    hidden, cache = model.decode(params, token, loop.cache)
-    lengths = loop.lengths + ~loop.done
-    ended = jnp.asarray(stop)[token] | (lengths >= limits[:, None])
-    return _Loop(
-      cache=cache,
-      hidden=hidden,
-      done=loop.done | ended,
-      lengths=lengths,
-      tokens=loop.tokens.at[..., position].set(token),
-      logprobs=loop.logprobs.at[..., position].set(logprob),
-    )
-
-  # A padding row has no tokens: it reads its first slot and is done at once.
-  hidden, prompt = model.prefill(params, tokens, jnp.maximum(prompt_lengths, 1))
-  shape = (groups, n)
-  loop = _Loop(
-    cache=model.start(prompt, prompt_lengths, samples=n, slots=max_new),
-    hidden=jnp.broadcast_to(hidden[:, None], (*shape, hidden.shape[-1])),
-    done=jnp.broadcast_to(prompt_lengths[:, None] == 0, shape),
-    lengths=jnp.zeros(shape, jnp.int32),
-    tokens=jnp.zeros((*shape, max_new), jnp.int32),
-    logprobs=jnp.zeros((*shape, max_new), jnp.float32),
-  )
-  loop = jax.lax.while_loop(unfinished, advance, loop)
-  return loop.tokens, loop.logprobs, loop.lengths
-
-
-def _row_keys(
-  seed: Array, step: Array, tasks: Array, first: Array, n: int
-) -> Array:
-  """Keys [G, n] of the rows, the samples counted from `first`."""
-  run = jax.random.fold_in(jax.random.key(seed), step)
-  fold = jax.vmap(jax.random.fold_in, in_axes=(None, 0))
-  samples = first[:, None] + jnp.arange(n)
-  return jax.vmap(fold)(fold(run, tasks), samples)
-
-
-def _at_position(keys: Array, positions: Array) -> Array:
-  """Keys [G, n] of one draw, `positions` [G] being tokens of the answers."""
-  fold = jax.vmap(jax.random.fold_in, in_axes=(0, None))
-  return jax.vmap(fold)(keys, positions)
 
 
 def _power_of_two(number: int) -> int:

@@ -74,7 +74,7 @@ class Door:
       given = headers.get("authorization", "").removeprefix("Bearer ")
       if not hmac.compare_digest(given.encode(), self._token.encode()):
         raise Refusal(401, "Unauthorized", "The token is missing or wrong.")
-    elif host_name(headers.get("host", "")) not in wire.LOOPBACK:
+    elif wire.host_name(headers.get("host", "")) not in wire.LOOPBACK:
       raise Refusal(
         401, "Unauthorized", "Without a token only this machine is answered."
       )
@@ -272,10 +272,3 @@ def _chunks(path: pathlib.Path, folder: tempfile.TemporaryDirectory) -> Any:
   with folder, open(path, "rb") as file:
     while piece := file.read(1 << 20):
       yield piece
-
-
-def host_name(host: str) -> str:
-  """A Host header without its port and brackets."""
-  if host.startswith("["):
-    return host[1:].partition("]")[0]
-  return host.partition(":")[0]

@@ -218,3 +218,10 @@ def unpack_error(packed: dict[str, str]) -> Exception:
     f"The generation service failed by a mistake of its own"
     f" ({packed['message']}); its output has the trace."
   )
+
+
+def host_name(host: str) -> str:
+  """A Host header without its port and brackets."""
+  if host.startswith("["):
+    return host[1:].partition("]")[0]
+  return host.partition(":")[0]
