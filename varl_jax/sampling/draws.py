@@ -12,7 +12,7 @@ which is why both take their logits from `rl.logprobs.masked_logits`.
 There is no top-k or top-p: the behaviour policy is the policy.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -43,8 +43,9 @@ class Rows(NamedTuple):
 
 def rows_axes() -> Rows:
   """Logical axes of `Rows`."""
-  flat, wide = ("batch", "batch"), ("batch", "batch", None)
-  return Rows(wide, flat, flat, flat, flat, wide)  # pyright: ignore
+  flat: Any = ("batch", "batch")
+  wide: Any = ("batch", "batch", None)
+  return Rows(wide, flat, flat, flat, flat, wide)
 
 
 def draw(
