@@ -16,6 +16,7 @@ from varl_jax.models.registry import make_model
 from varl_jax.rl.logprobs import masked_logits
 from varl_jax.rl.train_step import Learner
 from varl_jax.sampling.policy_sampler import decoding_weights
+from varl_jax.sampling.slot_programs import SEGMENT
 
 CONFIGS: Final[dict[str, Callable[[], Any]]] = {
   "qwen3_5_9b": qwen3_5_9b,
@@ -107,7 +108,7 @@ def lower_decode(setting: Setting, mesh: Mesh) -> jax.stages.Lowered:
     lengths = jnp.full(groups, setting.prompt)
     hidden, prompt = model.prefill(params, tokens, lengths)
     cache = model.start(
-      prompt, lengths, samples=samples, slots=setting.response
+      prompt, lengths, samples=samples, slots=setting.response, recent=SEGMENT
     )
     rows = (groups, samples, hidden.shape[-1])
     return jnp.broadcast_to(hidden[:, None], rows), cache
@@ -115,8 +116,10 @@ def lower_decode(setting: Setting, mesh: Mesh) -> jax.stages.Lowered:
   hidden, cache = jax.eval_shape(begin, params)
   hidden = _at(hidden, _whole(("batch", "batch", None), hidden, mesh))
   cache = jax.tree.map(
-    lambda leaf: _at(leaf, _whole(_cache_axes(leaf, setting), leaf, mesh)),
+    lambda names, leaf: _at(leaf, _whole(names, leaf, mesh)),
+    model.cache_axes(),
     cache,
+    is_leaf=lambda node: type(node) is tuple,
   )
 
   def step(params: Any, hidden: Any, cache: Any, noise: Any) -> Any:
@@ -155,22 +158,3 @@ def _at(leaf: Any, where: Any) -> jax.ShapeDtypeStruct:
 
 def _whole(names: Any, leaf: Any, mesh: Mesh) -> NamedSharding:
   return NamedSharding(mesh, sharding.spec(names, leaf.shape, dict(mesh.shape)))
-
-
-def _cache_axes(leaf: Any, setting: Setting) -> tuple[str | None, ...]:
-  """Rows over the devices of a batch; heads, which follow, over `tensor`.
-
-  Arrays of a cache are [layers, G, ...], with n next in what is a row's own.
-  """
-  if leaf.ndim < 5:
-    return ("batch", *(None,) * (leaf.ndim - 1)) if leaf.ndim else ()
-  lead: tuple[str | None, ...] = (None, "batch")
-  if leaf.ndim == 5:  # a prompt's keys or values, [layers, G, K, P, H]
-    own: tuple[str | None, ...] = ("kv_heads", None, None)
-  elif leaf.ndim == 7:  # a delta memory, [layers, G, n, J, r, k, v]
-    own = ("batch", "delta_k_heads", None, None, None)
-  elif leaf.shape[-2] == setting.response:  # [layers, G, n, K, R, H]
-    own = ("batch", "kv_heads", None, None)
-  else:  # columns of a convolution, [layers, G, n, past, heads, w]
-    own = ("batch", None, "delta_k_heads", None)
-  return (*lead, *own)

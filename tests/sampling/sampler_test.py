@@ -184,13 +184,14 @@ def test_tokens_of_one_row_are_independent_over_positions():
 
 
 def test_nothing_compiles_again_within_a_bucket():
-  sampler = make_sampler(max_new=2)
+  sampler, counts = make_sampler(max_new=2), set()
   for step, (low, high) in enumerate([(2, 4), (8, 16), (15, 17)]):
     draw(make_prompts(4, low, high), 2, step=step, sampler=sampler)
+    counts.add(sampler.compile_count())
   draw(make_prompts(3, 2, 9), 2, sampler=sampler)
-  assert sampler.compile_count() == 1
+  assert counts == {sampler.compile_count()}
   draw(make_prompts(4, 18, 30), 2, sampler=sampler)
-  assert sampler.compile_count() == 2
+  assert counts != {sampler.compile_count()}
 
 
 def test_the_longest_prompt_fits_and_a_longer_one_is_refused():

@@ -357,12 +357,14 @@ def settle(
 
 def past_axes() -> Past:
   """Logical axes of a `Past`."""
-  rows = ("layers", "batch", "batch", "kv_heads", None, None)
-  prompt = KeyValues(*(("layers", "batch", "kv_heads", None, None),) * 2)
-  return Past(prompt, KeyValues(rows, rows), KeyValues(rows, rows))  # pyright: ignore
+  prompt: Any = ("layers", "batch", "kv_heads", None, None)
+  rows: Any = ("layers", "batch", "batch", "kv_heads", None, None)
+  return Past(*(KeyValues(part, part) for part in (prompt, rows, rows)))
 
 
 def filled_axes() -> Filled:
   """Logical axes of a `Filled`."""
-  rows = ("batch", "batch")
-  return Filled(("batch",), rows, (), rows)  # pyright: ignore
+  prompts: Any = ("batch",)
+  rows: Any = ("batch", "batch")
+  scalar: Any = ()
+  return Filled(prompts, rows, scalar, rows)

@@ -47,8 +47,9 @@ class Rows(NamedTuple):
 
 def rows_axes() -> Rows:
   """Logical axes of `Rows`."""
-  flat, wide = ("batch", "batch"), ("batch", "batch", None)
-  return Rows(wide, flat, flat, flat, flat, wide)  # pyright: ignore
+  flat: Any = ("batch", "batch")
+  wide: Any = ("batch", "batch", None)
+  return Rows(wide, flat, flat, flat, flat, wide)
 
 
 def draw(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from varl_jax.models.layers import Params
 from varl_jax.models.registry import CausalModel
 from varl_jax.models.turns import Turns
-from varl_jax.sampling.slot_programs import SlotPrograms, bucket
+from varl_jax.sampling.slot_programs import SEGMENT, SlotPrograms, bucket
 from varl_jax.sampling.slots import SMALLEST_BUCKET, Request, Sample, Slots
 
 # Prompt and answer, each counted from 0, and the answer.
@@ -51,7 +51,7 @@ class Sampler:
     seed: int = 0,
     max_rows: int = 512,
     continues: bool = False,
-    segment: int = 16,
+    segment: int = SEGMENT,
     turns: Turns | None = None,
   ):
     """Prepares the sampling function.

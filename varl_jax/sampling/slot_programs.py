@@ -8,7 +8,7 @@ tokens of a segment, D width, V vocabulary.
 
 import functools
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,8 @@ from varl_jax.models.sharding import constrain
 from varl_jax.rl.logprobs import forbidden_mask
 from varl_jax.sampling.draws import Rows, draw, ends, row_keys, rows_axes
 
-STOPS = 4  # most stop ids of a request's own
+STOPS: Final = 4  # most stop ids of a request's own
+SEGMENT: Final = 16  # tokens between two visits of the host
 
 
 class State(NamedTuple):
@@ -46,7 +47,7 @@ class Begin(NamedTuple):
   Attributes:
     mask: slots that begin an answer to their lane's prompt.
     words: seed, step, task and sample of the answer.
-    rows: the rest of `Rows`, without keys.
+    rows: the rest of `Rows`; its keys do not count.
   """
 
   mask: Bool[Array, "G n"]
@@ -87,7 +88,7 @@ class SlotPrograms:
     model: CausalModel,
     stop_ids: Iterable[int],
     forbidden_ids: Iterable[int] = (),
-    segment: int = 16,
+    segment: int = SEGMENT,
     temperature: float | None = None,
   ):
     """Prepares the programs.

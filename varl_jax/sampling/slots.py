@@ -186,6 +186,11 @@ class Slots:
     self.prefilled = 0
     self.segments = 0
 
+  @property
+  def shape(self) -> tuple[int, int]:
+    """Lanes, and slots of each."""
+    return len(self._lanes), len(self._lanes[0].slots)
+
   def submit(self, request: Request) -> None:
     """Takes a request; `step` hands out its answers.
 
@@ -276,7 +281,7 @@ class Slots:
     ]
     if any(lane.waiting for lane in self._lanes):
       return
-    lanes, width = len(self._lanes), len(self._lanes[0].slots)
+    lanes, width = self.shape
     best = None
     while lanes * width >= 4 * FEWEST_ROWS:
       lanes, width = _smaller(lanes, width)
@@ -343,7 +348,7 @@ class Slots:
 
   def _begin(self) -> None:
     """Puts waiting answers into free slots of their lanes."""
-    shape = (len(self._lanes), len(self._lanes[0].slots))
+    shape = self.shape
     flat = np.zeros((3, *shape), np.int32)
     heat = np.zeros(shape, np.float32)
     stops = np.full((*shape, STOPS), -1, np.int32)
@@ -363,8 +368,9 @@ class Slots:
         mask[g, s] = True
     if not mask.any():
       return
-    rows = Rows(words, *flat, heat, stops)  # pyright: ignore
-    self._state = self._programs.begin(self._state, Begin(mask, words, rows))
+    rows: Any = (words, *flat, heat, stops)
+    begin: Any = (mask, words, Rows(*rows))
+    self._state = self._programs.begin(self._state, Begin(*begin))
 
   def _segment(self, on_tokens: OnTokens | None) -> list[Finished]:
     allowed = self._allowed()
@@ -422,7 +428,7 @@ class Slots:
           found[g, s] = answer.request.mask(answer.index, answer.tokens)
     if not found:
       return None
-    shape = (len(self._lanes), len(self._lanes[0].slots))
+    shape = self.shape
     vocab = self._programs.model.config.vocab_size
     allowed = np.full((*shape, -(-vocab // 32)), 0xFFFFFFFF, np.uint32)
     for place, words in found.items():
