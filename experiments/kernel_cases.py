@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-
-from varl_jax.models.qwen3_5_shape import qwen3_5_9b, qwen3_6_27b
 from varl_kernels.delta_decode.api import delta_decode
 from varl_kernels.logprob.api import token_logprobs
 from varl_kernels.sampling.api import sample
+
+from varl_jax.models.qwen3_5_shape import qwen3_5_9b, qwen3_6_27b
 
 MODELS: Final[dict[str, Callable[[], Any]]] = {
   "qwen3_5_9b": qwen3_5_9b,
@@ -100,9 +100,7 @@ def _delta(config: Any, backend: str, rows: int) -> Case:
   memory = _array(LAYERS, rows, heads, group, keys, values)
   own = _bytes(memory) // LAYERS
   return Case(
-    run=lambda *args: delta_decode(
-      *args, layer=jnp.int32(1), backend=backend
-    ),
+    run=lambda *args: delta_decode(*args, layer=jnp.int32(1), backend=backend),
     args=(q, q, v, gate, gate, memory),
     donated=(5,),
     read_bytes=2 * own + _bytes(q, q, v, v, gate, gate),
