@@ -177,7 +177,8 @@ def make_policy(config: Config) -> Policy:
   """Loads the model onto the config's mesh; nothing is compiled yet.
 
   Training and validation share a sampler where their temperatures are equal.
-  With adapters, the trunk is held in the compute type: it is not trained.
+  With adapters, the trunk is held in the compute type: it is not trained. The
+  first training state takes the weights over, so that they exist once.
   """
   small = math.prod(dataclasses.astuple(config.mesh)) == 1
   mesh = None if small else sharding.make_mesh(config.mesh)
@@ -211,6 +212,9 @@ def make_policy(config: Config) -> Policy:
     config=config.train,
     mesh=mesh,
     axes=axes if mesh is not None else None,
+    owns_params=True,
+    longest=config.model.max_prompt + config.model.max_response,
+    widest=config.model.max_response,
   )
   system = load_prompts(config.domain).system("solver")
 
