@@ -133,9 +133,10 @@ def test_no_compilation_after_the_first_steps_of_varied_lengths():
   learner = bigram(BUCKETED, longest=16, widest=8)
   compiled = []
 
-  def count(event, seconds, **_):
+  def count(event, duration_secs, **kwargs):
+    del kwargs
     if event == "/jax/core/compile/backend_compile_duration":
-      compiled.append(seconds)
+      compiled.append(duration_secs)
 
   jax.monitoring.register_event_duration_secs_listener(count)
   try:
