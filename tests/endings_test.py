@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from tests.policies import with_own_weights
 from tests.service.postgres_server import PostgresServer
 from varl_jax import build, checkpoints, serving
 from varl_jax.checkpoints import Checkpoints
@@ -47,14 +48,16 @@ def policy():
 
 @pytest.fixture(autouse=True)
 def small(policy, monkeypatch):
-  monkeypatch.setattr(build, "make_policy", lambda config: policy)
+  monkeypatch.setattr(
+    build, "make_policy", lambda config: with_own_weights(policy)
+  )
 
 
 @pytest.fixture(scope="module")
 def undisturbed(policy, tmp_path_factory):
   folder = tmp_path_factory.mktemp("undisturbed")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, "make_policy", lambda config: policy)
+    patch.setattr(build, "make_policy", lambda config: with_own_weights(policy))
     assert build.run(config(), folder) == build.DONE
   return folder
 

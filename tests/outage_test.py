@@ -9,6 +9,7 @@ import time
 import pytest
 
 from tests.faults.server import Always, fault_server, no_faults
+from tests.policies import with_own_weights
 from varl_jax import build
 from varl_jax.config import from_config_dict
 from varl_jax.story import world
@@ -52,7 +53,9 @@ def policy():
 
 @pytest.fixture
 def train(policy, monkeypatch):
-  monkeypatch.setattr(build, "make_policy", lambda config: policy)
+  monkeypatch.setattr(
+    build, "make_policy", lambda config: with_own_weights(policy)
+  )
   return build.run
 
 
@@ -60,7 +63,7 @@ def train(policy, monkeypatch):
 def undisturbed(policy, tmp_path_factory):
   folder = tmp_path_factory.mktemp("undisturbed")
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, "make_policy", lambda config: policy)
+    patch.setattr(build, "make_policy", lambda config: with_own_weights(policy))
     assert build.run(config(), folder) == build.DONE
   return folder
 

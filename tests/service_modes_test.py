@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.policies import with_own_weights
 from tests.service import hosts
 from varl_jax import build, report, serving
 from varl_jax.checkpoints import Checkpoints
@@ -52,7 +53,9 @@ def policy():
 
 @pytest.fixture
 def train(policy, monkeypatch):
-  monkeypatch.setattr(build, "make_policy", lambda config: policy)
+  monkeypatch.setattr(
+    build, "make_policy", lambda config: with_own_weights(policy)
+  )
   return build.run
 
 
@@ -60,7 +63,7 @@ def train(policy, monkeypatch):
 def in_thread(policy, tmp_path_factory):
   folder = tmp_path_factory.mktemp("thread") / "run"
   with pytest.MonkeyPatch.context() as patch:
-    patch.setattr(build, "make_policy", lambda config: policy)
+    patch.setattr(build, "make_policy", lambda config: with_own_weights(policy))
     assert build.run(CONFIG, folder) == build.DONE
   return folder
 

@@ -6,11 +6,11 @@ import json
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from tests import fakes
+from tests.policies import with_own_weights
 from tests.trainer_test import Spy
 from varl_jax import build
 from varl_jax.checkpoints import CheckpointError, Checkpoints
@@ -70,18 +70,13 @@ def train(folder, policy, *, config=CONFIG, stop_after=None, fail_at=0):
     interrupted=lambda: spy.calls.count("report") == stop_after,
   )
   with contextlib.closing(metrics), contextlib.closing(service):
-    _, done = trainer.run(copied(policy))
+    _, done = trainer.run(with_own_weights(policy).params)
     number = service.event_number()
   return spy, saved(checkpoints, policy, config), (done, number)
 
 
-def copied(policy):
-  """Weights for a run, which takes them over."""
-  return jax.tree.map(jnp.copy, policy.params)
-
-
 def saved(checkpoints, policy, config=CONFIG):
-  state = RunState(policy=policy.learner.init(copied(policy)))
+  state = RunState(policy=policy.learner.init(with_own_weights(policy).params))
   if config.discriminator.on:
     state = dataclasses.replace(state, head=policy.suspecting.init())
   step = checkpoints.latest()
@@ -199,7 +194,7 @@ def test_the_head_leaves_the_policy_alone(policy, tmp_path):
 
 def test_a_checkpoint_without_the_head_is_refused(policy, tmp_path):
   checkpoints = Checkpoints(folder=tmp_path)
-  state = RunState(policy=policy.learner.init(copied(policy)))
+  state = RunState(policy=policy.learner.init(with_own_weights(policy).params))
   checkpoints.save(1, state.saved(), {})
   wanted = dataclasses.replace(state, head=policy.suspecting.init())
   with pytest.raises(CheckpointError, match="it lacks"):

@@ -6,10 +6,10 @@ import json
 import shutil
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.policies import with_own_weights
 from varl_jax import build
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, MethodConfig, from_config_dict
@@ -159,11 +159,18 @@ def policy():
 
 
 def train(
-  folder, policy, *, value=0.5, stop_after=None, judge_fails_at=0, **spying
+  folder,
+  policy,
+  *,
+  value=0.5,
+  stop_after=None,
+  judge_fails_at=0,
+  params=None,
+  **spying,
 ):
   """Trains in `folder`; returns the spies and the final state."""
   worker = policy.worker
-  params = jax.tree.map(jnp.copy, policy.params)  # a run takes its own over
+  params = params or with_own_weights(policy).params
   chat = Recorder()
   domain = dataclasses.replace(load_domain(CONFIG), chat=chat)
   service = build.make_service(CONFIG, domain, folder / "service.sqlite")
@@ -299,6 +306,18 @@ def test_stopped_and_resumed_ends_bit_equal(trained, policy, tmp_path):
     np.testing.assert_array_equal(one, two)
 
 
+def test_weights_are_held_once_and_given_up_for_a_checkpoints(policy, tmp_path):
+  """A run takes over the weights it is given; one that goes on needs none."""
+  for stop_after in (1, None):
+    given = with_own_weights(policy)
+    leaves = jax.tree.leaves(given.params)
+    *_, state, _ = train(
+      tmp_path, policy, params=given.params, stop_after=stop_after
+    )
+    assert all(leaf.is_deleted() for leaf in leaves)
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
 def _leaves(tree):
   if isinstance(tree, dict):
     return [leaf for key in sorted(tree) for leaf in _leaves(tree[key])]
@@ -423,7 +442,9 @@ def test_dead_judge_stops_with_its_own_exit_code(
   )
   alive = load_domain(config)
   dead = dataclasses.replace(alive, chat=DeadJudge())
-  monkeypatch.setattr(build, "make_policy", lambda config: policy)
+  monkeypatch.setattr(
+    build, "make_policy", lambda config: with_own_weights(policy)
+  )
   monkeypatch.setattr(build, "load_domain", lambda config: dead)
   assert build.run(config, tmp_path) == build.JUDGE_FAILED
   assert "same command goes on" in capsys.readouterr().err

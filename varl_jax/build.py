@@ -197,7 +197,8 @@ def make_policy(config: Config) -> Policy:
   """Loads the model onto the config's mesh; nothing is compiled yet.
 
   Training and validation share a sampler where their temperatures are equal.
-  With adapters, the trunk is held in the compute type: it is not trained.
+  With adapters, the trunk is held in the compute type: it is not trained. The
+  first training state takes the weights over, so that they exist once.
   """
   small = math.prod(dataclasses.astuple(config.mesh)) == 1
   mesh = None if small else sharding.make_mesh(config.mesh)
@@ -238,6 +239,10 @@ def make_policy(config: Config) -> Policy:
     else None,
     mesh=mesh,
     axes=axes if mesh is not None else None,
+    # Frozen weights in a role are still read when the first update is done.
+    owns_params=frozen is None or config.lora.rank > 0,
+    longest=config.model.max_prompt + config.model.max_response,
+    widest=config.model.max_response,
     turns=turns,
   )
   system = load_prompts(config.domain).system("solver")

@@ -96,6 +96,7 @@ class TrainConfig:
   samples: int = 8  # n, answers a group
   minibatch_tasks: int = 16
   micro_batch: int = 0  # rows a gradient piece; 0 = the whole mini-batch
+  length_bucket: int = 0  # least length of a micro-batch; 0 = that of the step
   temperature: float = 1.0
   learning_rate: float = 1e-6
   warmup_updates: int = 0
@@ -675,6 +676,7 @@ _AT_LEAST_ZERO = (
   "train.micro_batch",
   "train.staleness",
   "train.stall_s",
+  "train.length_bucket",
   "train.warmup_updates",
   "train.weight_decay",
   "pool.floor",

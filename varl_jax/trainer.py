@@ -369,7 +369,7 @@ class Trainer:
       self.service.rewind(0)
       self._rewind(-1)
       return state, 0, None
-    found, meta = self.checkpoints.restore(step, state.saved())
+    found, meta = self.checkpoints.restore(step, _released(state.saved()))
     if meta["fingerprint"] != self.config.fingerprint():
       raise CheckpointError(
         f"The checkpoints in {self.checkpoints.folder} belong to another"
@@ -409,6 +409,19 @@ class Trainer:
       f"{missing} is missing or damaged; going on from step {newest}.",
       file=sys.stderr,
     )
+
+
+def _released(state: Any) -> Any:
+  """Shapes and places of a state that is given up for another one.
+
+  Its arrays are gone afterwards: two states need not fit beside each other.
+  """
+  like = jax.tree.map(
+    lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), state
+  )
+  for leaf in jax.tree.leaves(state):
+    leaf.delete()
+  return like
 
 
 def _intact(state: RunState) -> bool:

@@ -316,7 +316,7 @@ class Toy(nn.Module):
     return x + nn.Dense(16, dtype=self.dtype)(jnp.tanh(mixed))
 
 
-def toy(config, dtype=jnp.float32):
+def toy(config, dtype=jnp.float32, **options):
   model = Toy(dtype=dtype)
   traces = []
 
@@ -333,6 +333,7 @@ def toy(config, dtype=jnp.float32):
     vocab_size=VOCAB,
     config=config,
     forbidden_ids=FORBIDDEN,
+    **options,
   )
   return learner, params, traces
 

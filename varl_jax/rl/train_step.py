@@ -2,13 +2,16 @@
 
 The stages of `Learner.update`:
 1. cut the batch into mini-batches of whole groups, all of one shape;
-2. compute every mini-batch's old logprobs at the incoming parameters;
+2. compute the old logprobs of every mini-batch but the first at the incoming
+   parameters; the first is at them anyway, so that its own are the old ones;
 3. for each mini-batch add (loss sum, token count) and the gradient of the sum
    over its micro-batches, divide once by the count, clip, update.
 
 Two functions are compiled for each padded shape, whatever the number of
-mini-batches. Gradients are those of the float32 parameters; a model that
-computes in another type casts inside `hidden_fn`.
+mini-batches. With `train.length_bucket` the shapes are those of micro-batches
+of like length, one after another; without it a mini-batch is one program over
+micro-batches of one shape. Gradients are those of the float32 parameters; a
+model that computes in another type casts inside `hidden_fn`.
 
 With adapters (a collection `lora` beside `params`) only they are trained: the
 state holds them alone, and the learner keeps the rest.
@@ -18,6 +21,7 @@ they do over micro-batches, and the state never lies whole on one device.
 """
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -34,7 +38,9 @@ from varl_jax.models.turns import Turns
 from varl_jax.rl.batch import Batch, split_minibatches
 from varl_jax.rl.logprobs import forbidden_mask, token_logprobs
 from varl_jax.rl.losses import grpo_loss, importance_weights, ratio_sums
+from varl_jax.rl.micro_batches import Buckets
 from varl_jax.rl.placement import Placement, split_trained
+from varl_jax.rl.update_sums import update_metrics
 
 Params = Any
 HiddenFn = Callable[
@@ -93,6 +99,8 @@ class Learner:
     mesh: Mesh | None = None,
     axes: Params | None = None,
     owns_params: bool = False,
+    longest: int = 0,
+    widest: int = 0,
     turns: Turns | None = None,
   ):
     """Sets up the compiled functions; nothing is compiled yet.
@@ -112,12 +120,15 @@ class Learner:
       axes: on a mesh, the logical axes of the parameters.
       owns_params: the state takes the arrays given to `init` over, which are
         gone after the first update; without it the state has a copy.
+      longest: most tokens of a row, asked for by `train.length_bucket`.
+      widest: the same of a response.
       turns: shared with others who use the devices; one is a mini-batch.
 
     Raises:
       ValueError: a cap with the sampler's logprobs, which need no correction,
-        or a mesh without axes.
-      ConfigError: micro-batches that the mesh cannot share out.
+        a mesh without axes, or buckets without their limits.
+      ConfigError: micro-batches that the mesh cannot share out, or buckets
+        without micro-batches.
     """
     if (mesh is None) != (axes is None):
       raise ValueError("mesh and axes are given together.")
@@ -135,6 +146,7 @@ class Learner:
           f" x mesh.fsdp ({self._placement.row_parts}), or 0."
         )
     self._turns = turns or Turns()
+    self._buckets = _buckets(config, longest, widest)
     self._mesh = mesh
     self._copies = not owns_params
     self._kept: Params = {}
@@ -148,6 +160,9 @@ class Learner:
     self._optimizer = make_optimizer(config)
     self._old = jax.jit(self._old_logprobs)
     self._step = jax.jit(self._minibatch_step, donate_argnums=0)
+    self._add = jax.jit(self._add_piece, donate_argnums=2)
+    self._apply = jax.jit(self._apply_gradient, donate_argnums=0)
+    self._nothing = jax.jit(self._no_gradient)
 
   def init(self, params: Params) -> TrainState:
     """A fresh state with its own copy of `params` (updates donate theirs).
@@ -206,24 +221,45 @@ class Learner:
       rows=config.minibatch_tasks * config.samples,
       multiple=config.micro_batch or self._row_parts,
     )
-    parts = [self._pieces(m) for m in minibatches if m.mask.any()]
+    parts = [self._parts(m) for m in minibatches if m.mask.any()]
     sums = []
     with use(self._mesh):
       if self._recompute:
-        parts = [self._with_old(state, part) for part in parts]
-      for part in parts:
+        for pieces in itertools.chain.from_iterable(parts[1:]):
+          with self._turns:
+            old = self._old(state.params, self._kept, pieces)
+            pieces["old"] = jax.block_until_ready(old)
+      for number, part in enumerate(parts):
+        own = np.bool_(self._recompute and number == 0)
         with self._turns:
-          state, found = self._step(state, self._kept, part)
+          state, found = self._train_on(state, part, own)
           sums.append(jax.device_get(found))
-    metrics = self._metrics(sums)
+    metrics = update_metrics(sums, frozen_once=self._recompute)
     metrics["train/skipped"] = float(len(minibatches) - len(parts))
     return state, metrics
 
-  def _with_old(self, state: TrainState, part: Rows) -> Rows:
-    """A mini-batch with its old log-probabilities."""
-    with self._turns:
-      old = self._old(state.params, self._kept, part)
-      return {**part, "old": jax.block_until_ready(old)}
+  def _parts(self, minibatch: Batch) -> list[Rows]:
+    """The pieces of a mini-batch that are programs of their own."""
+    if self._buckets is None:
+      return [self._pieces(minibatch)]
+    return [self._pieces(micro) for micro in self._buckets.cut(minibatch)]
+
+  def _train_on(
+    self, state: TrainState, parts: list[Rows], own: np.bool_
+  ) -> tuple[TrainState, Rows]:
+    """One optimizer update; with `own` the forward's logprobs are the old ones.
+
+    Returns:
+      The new state, and what `update_metrics` takes of the mini-batch.
+    """
+    if self._buckets is None:
+      return self._step(state, self._kept, parts[0], own)
+    total, sums = self._nothing(state.params), []
+    for pieces in parts:
+      total, found = self._add(state.params, self._kept, total, pieces, own)
+      sums.append(found)
+    state, applied = self._apply(state, *total)
+    return state, {"sums": sums, **applied}
 
   def lower(
     self, params: Params, *, rows: int, length: int, width: int
@@ -264,7 +300,7 @@ class Learner:
       ),
     )
     with use(self._mesh):
-      return self._step.lower(*like)
+      return self._step.lower(*like, np.bool_(False))
 
   def logprobs(self, params: Params, batch: Batch) -> np.ndarray:
     """Float32 [B, R] in nats under `params`, 0 off the mask."""
@@ -351,16 +387,17 @@ class Learner:
     return constrain(found, None, "batch", None)
 
   def _loss(
-    self, params: Params, kept: Params, rows: Rows
+    self, params: Params, kept: Params, rows: Rows, own: Array
   ) -> tuple[Array, Rows]:
     """The micro-batch's loss sum, and all its sums by name."""
     found, entropy = self._model(_merge(params, kept), rows)
-    args = (rows["old"], rows["advantages"], rows["mask"])
+    old = jnp.where(own, jax.lax.stop_gradient(found), rows["old"])
+    args = (old, rows["advantages"], rows["mask"])
     clip = self._config.clip_ratio
     weights = None
     if self._cap is not None:
       weights = importance_weights(
-        rows["old"], rows["sampler"], rows["mask"], cap=self._cap
+        old, rows["sampler"], rows["mask"], cap=self._cap
       )
     loss, tokens = grpo_loss(found, *args, clip_ratio=clip, weights=weights)
     weighed = {}
@@ -368,7 +405,7 @@ class Learner:
       capped = (weights >= self._cap) & rows["mask"]
       weighed["weight_sum"] = jnp.sum(weights)
       weighed["capped_sum"] = jnp.sum(capped, dtype=jnp.float32)
-    frozen = rows["old"] if self._recompute else found
+    frozen = old if self._recompute else found
     gap = jnp.where(rows["mask"], jnp.abs(frozen - rows["sampler"]), 0.0)
     sums = {
       "loss_sum": loss,
@@ -381,19 +418,55 @@ class Learner:
     }
     return loss, jax.lax.stop_gradient(sums)
 
+  def _gradient(
+    self, params: Params, kept: Params, rows: Rows, own: Array
+  ) -> tuple[Params, Rows]:
+    """Of the loss sum of one micro-batch, and its sums."""
+    slope = jax.grad(self._loss, has_aux=True)
+    gradient, sums = slope(params, kept, rows, own)
+    return self._pin(gradient), sums
+
   def _minibatch_step(
-    self, state: TrainState, kept: Params, pieces: Rows
+    self, state: TrainState, kept: Params, pieces: Rows, own: Array
   ) -> tuple[TrainState, Rows]:
     def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
-      slope = jax.grad(self._loss, has_aux=True)
-      gradient, sums = slope(state.params, kept, rows)
-      return self._pin(gradient), sums
+      return self._gradient(state.params, kept, rows, own)
 
     if len(pieces["tokens"]) == 1:
-      gradient, sums = gradient_fn(_only(pieces))
+      gradient, found = gradient_fn(_only(pieces))
+      sums = {name: value[None] for name, value in found.items()}
     else:
-      gradient, sums = _accumulate(gradient_fn, pieces)
-    count = jnp.maximum(sums["tokens_sum"], 1.0)
+      zero = jax.tree.map(jnp.zeros_like, state.params)
+      gradient, sums = _accumulate(gradient_fn, zero, pieces)
+    count = sums["tokens_sum"].sum()
+    state, applied = self._apply_gradient(state, gradient, count)
+    return state, {"sums": [sums], **applied}
+
+  def _no_gradient(self, params: Params) -> tuple[Params, Array]:
+    zero = jax.tree.map(jnp.zeros_like, params)
+    return self._pin(zero), jnp.zeros((), jnp.float32)
+
+  def _add_piece(
+    self,
+    params: Params,
+    kept: Params,
+    total: tuple[Params, Array],
+    pieces: Rows,
+    own: Array,
+  ) -> tuple[tuple[Params, Array], Rows]:
+    """Gradient and tokens so far with those of one micro-batch; its sums."""
+
+    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
+      return self._gradient(params, kept, rows, own)
+
+    gradient, sums = _accumulate(gradient_fn, total[0], pieces)
+    return (gradient, total[1] + sums["tokens_sum"].sum()), sums
+
+  def _apply_gradient(
+    self, state: TrainState, gradient: Params, count: Array
+  ) -> tuple[TrainState, Rows]:
+    """The optimizer's update by a mini-batch's gradient sum over its tokens."""
+    count = jnp.maximum(count, 1.0)
     gradient = jax.tree.map(lambda g: g / count, gradient)
     norm = optax.tree.norm(gradient)
     changes, opt_state = self._optimizer.update(
@@ -409,7 +482,7 @@ class Learner:
     new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
     if self._placement is not None:
       new = jax.lax.with_sharding_constraint(new, self._where(new))
-    return new, {**sums, "grad_norm": norm, "sound": sound}
+    return new, {"grad_norm": norm, "sound": sound}
 
   def _pin(self, params: Params) -> Params:
     if self._placement is None:
@@ -417,41 +490,23 @@ class Learner:
     where = self._placement.of_params(params)
     return jax.lax.with_sharding_constraint(params, where)
 
-  def _metrics(self, sums: list[Rows]) -> dict[str, float]:
-    sound = [s for s in sums if s["sound"]]
-    metrics = {
-      "train/updates": float(len(sound)),
-      "train/nonfinite": float(len(sums) - len(sound)),
-      "train/tokens": float(sum(s["tokens_sum"] for s in sums)),
-    }
-    if not sound:
-      return metrics
-    tokens = sum(s["tokens_sum"] for s in sound)
 
-    def share(name: str) -> float:
-      return float(sum(s[name] for s in sound) / tokens)
-
-    if self._cap is not None:
-      metrics["train/importance_mean"] = share("weight_sum")
-      metrics["train/importance_capped"] = share("capped_sum")
-    # Later mini-batches run on newer weights: without the recomputed ones only
-    # the first compares the same weights in both programs.
-    same = sound if self._recompute else sums[:1]
-    compared = sum(s["tokens_sum"] for s in same)
-    return metrics | {
-      "train/loss": float(
-        np.mean([s["loss_sum"] / s["tokens_sum"] for s in sound])
-      ),
-      "train/ratio_mean": share("ratio_sum"),
-      "train/ratio_max": float(max(s["ratio_max"] for s in sound)),
-      "train/clip_fraction": share("clipped_sum"),
-      "train/entropy": share("entropy_sum"),
-      "train/grad_norm": float(np.mean([s["grad_norm"] for s in sound])),
-      "train/sampler_gap_mean": float(
-        sum(s["gap_sum"] for s in same) / compared
-      ),
-      "train/sampler_gap_max": float(max(s["gap_max"] for s in same)),
-    }
+def _buckets(config: TrainConfig, longest: int, widest: int) -> Buckets | None:
+  if not config.length_bucket:
+    return None
+  if not config.micro_batch:
+    raise ConfigError(
+      "train.length_bucket needs train.micro_batch: it says how many rows of"
+      " like length go together."
+    )
+  if not (longest and widest):
+    raise ValueError("Buckets of lengths take longest and widest.")
+  return Buckets(
+    rows=config.micro_batch,
+    shortest=config.length_bucket,
+    longest=longest,
+    widest=widest,
+  )
 
 
 def _merge(params: Params, kept: Params) -> Params:
@@ -463,21 +518,14 @@ def _only(pieces: Rows) -> Rows:
 
 
 def _accumulate(
-  gradient_fn: Callable[[Rows], tuple[Params, Rows]], pieces: Rows
+  gradient_fn: Callable[[Rows], tuple[Params, Rows]],
+  total: Params,
+  pieces: Rows,
 ) -> tuple[Params, Rows]:
-  """Adds gradients and sums over micro-batches; maxima stay maxima."""
+  """`total` with the gradients of M micro-batches; their sums, [M] each."""
 
-  def add(total: tuple[Params, Rows], rows: Rows):
+  def add(total: Params, rows: Rows) -> tuple[Params, Rows]:
     gradient, sums = gradient_fn(rows)
-    merged = {
-      name: (jnp.maximum if name.endswith("_max") else jnp.add)(
-        total[1][name], value
-      )
-      for name, value in sums.items()
-    }
-    return (jax.tree.map(jnp.add, total[0], gradient), merged), None
+    return jax.tree.map(jnp.add, total, gradient), sums
 
-  first = jax.tree.map(lambda x: x[0], pieces)
-  like = jax.eval_shape(gradient_fn, first)
-  zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), like)
-  return jax.lax.scan(add, zero, pieces)[0]
+  return jax.lax.scan(add, total, pieces)
