@@ -85,12 +85,15 @@ def main_results(saved: Saved, plots: Any, missing: Missing) -> Any:
   """Figure 2."""
   settings = ("9b", "27b", "all_self")
   figure, axes = plots.subplots(
-    1, 4, figsize=(style.WIDTH, 2.35), layout="constrained"
+    1, 4, figsize=(style.WIDTH, 2.75), layout="constrained"
   )
   _story(axes[0], saved, missing)
   axes[0].set_ylabel("score")
   for axis, setting in zip(axes[1:], settings, strict=True):
     _setting(axis, saved, setting, missing)
+  top = max(axis.get_ylim()[1] for axis in axes[1:])
+  for axis in axes[1:]:
+    axis.set_ylim(0, top)
   axes[1].set_ylabel("HealthBench Professional")
   style.legend(plots, figure, {a: label(a) for a in TRIO}, paper=True)
   style.foot(figure, missing, "figure_02", _STORY_NOTE)

@@ -48,7 +48,7 @@ PAPER: Final[Mapping[str, Any]] = {
   "markeredgewidth": 1.0,
   "linestyle": "none",
 }
-_SETTINGS: Final = {
+_SETTINGS: Final[Mapping[Any, Any]] = {
   "font.size": 8,
   "axes.titlesize": 8.5,
   "axes.labelsize": 8,
@@ -95,8 +95,9 @@ def pyplot() -> Any:
   matplotlib.use("agg")
   from matplotlib import pyplot as plots
 
-  plots.rcParams.update(matplotlib.rcParamsDefault)
-  plots.rcParams.update(_SETTINGS)
+  matplotlib.rcdefaults()
+  for name, value in _SETTINGS.items():
+    matplotlib.rcParams[name] = value
   return plots
 
 
