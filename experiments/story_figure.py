@@ -11,7 +11,6 @@ from absl import app, flags
 from experiments.figures import style
 from experiments.saved import label
 
-ARMS = ("generation_only", "co_evolve_only", "rri")
 PANELS = {
   "reward/mean": "own training reward",
   "eval/score": "hidden expert score",
@@ -24,14 +23,15 @@ _OUT = flags.DEFINE_string("out", "docs/story_result.png", "Picture to write.")
 
 
 def main(_):
-  """Two panels: what each arm pays itself, and what a reader would say."""
+  """What each arm pays itself, and what a reader would say."""
   result = json.loads(pathlib.Path(_RESULT.value).read_text())
+  drawn = [arm for arm in style.LOOKS if arm in result["curves"]]
   plots = style.pyplot()
   figure, axes = plots.subplots(
     1, 2, figsize=(style.WIDTH, 2.7), sharey=True, layout="constrained"
   )
   for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-    for arm in ARMS:
+    for arm in drawn:
       look = style.LOOKS[arm]
       curve = result["curves"][arm][key]
       every = 5 if key == "reward/mean" else 1
