@@ -22,11 +22,13 @@ import json
 import math
 import pathlib
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from absl import app, flags
 
 from experiments import arm_results, arms
+from experiments.figures import style
+from experiments.saved import label
 from varl_jax.metrics import read_metrics
 
 RESULT: Final = "experiments/results/compare_arms.json"
@@ -116,13 +118,6 @@ def pairs(names: Sequence[str]) -> list[tuple[str, str]]:
   ]
 
 
-def label(arm: str) -> str:
-  """An arm's name for readers."""
-  if arm == arms.UNTRAINED:
-    return arms.UNTRAINED_LABEL
-  return arms.PAPER_ONLY.get(arm) or arms.ALL[arm].label
-
-
 def page(result: dict) -> str:
   """The table of `arm_results`, and the paper's ordering beside ours."""
   lines = ["", "Beside the paper's figures, which are another setting's unless"]
@@ -157,47 +152,53 @@ def draw(result: dict, path: pathlib.Path) -> None:
   Raises:
     ImportError: matplotlib is missing.
   """
-  try:
-    from matplotlib import pyplot
-  except ImportError as error:
-    raise ImportError(
-      "Drawing needs matplotlib; install the extra `figures`."
-    ) from error
-  names = list(result["arms"])
-  figure, axes = pyplot.subplots(
-    1, len(SHOWN) + 1, figsize=(13, 1.2 + 0.36 * len(names))
+  plots = style.pyplot()
+  names = list(result["arms"])[::-1]
+  figure, axes = plots.subplots(
+    1,
+    len(SHOWN) + 1,
+    figsize=(1.5 * style.WIDTH, 1.2 + 0.28 * len(names)),
+    layout="constrained",
   )
   for axis, (key, title) in zip(axes, SHOWN.items(), strict=False):
-    for row, arm in enumerate(reversed(names)):
+    for row, arm in enumerate(names):
       mean, error = spread(result["arms"][arm][key])
+      look = style.LOOKS.get(arm, style.LOOKS["rri"])
       if mean is not None:
-        axis.errorbar(mean, row, xerr=error or 0.0, fmt="o", color="#3b75af")
-    shown = [label(n) if axis is axes[0] else "" for n in reversed(names)]
-    axis.set_yticks(range(len(names)), shown)
-    axis.set_ylim(-0.6, len(names) - 0.4)
-    axis.set_title(title, fontsize=10)
+        axis.errorbar(
+          mean,
+          row,
+          xerr=error or 0.0,
+          fmt=look.marker,
+          color=style.INK,
+          markerfacecolor=look.colour,
+          capsize=2,
+        )
+    _named_rows(axis, names if axis is axes[0] else [""] * len(names))
+    axis.set_title(title)
   paper = sorted(result["paper"].items(), key=lambda pair: pair[1])
-  axes[-1].barh(
-    [label(arm) for arm, _ in paper],
-    [score for _, score in paper],
-    color="#c9c9c9",
-  )
-  axes[-1].set_title("reference: the paper, 9B", fontsize=10)
-  for axis in axes:
-    axis.set_xlim(left=0)
-    axis.grid(axis="x", alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8)
+  for row, (_, score) in enumerate(paper):
+    axes[-1].plot([score], [row], **style.PAPER)
+  _named_rows(axes[-1], [arm for arm, _ in paper])
+  axes[-1].set_title("reference: the paper, 9B")
   kind = ", an offline simulation" if result["simulated"] else ""
   figure.suptitle(
     f"{result['title']}{kind}: mean and standard error over"
     f" {len(result['seeds'])} seeds",
-    fontsize=11,
+    fontsize=9.5,
   )
-  figure.tight_layout()
   path.parent.mkdir(parents=True, exist_ok=True)
-  figure.savefig(path, dpi=160)
-  pyplot.close(figure)
+  figure.savefig(path)
+  plots.close(figure)
+
+
+def _named_rows(axis: Any, names: Sequence[str]) -> None:
+  """A line an arm; "" for a line whose name stands elsewhere."""
+  axis.set_yticks(range(len(names)), [label(n) if n else "" for n in names])
+  axis.set_ylim(-0.6, len(names) - 0.4)
+  axis.set_xlim(left=0)
+  axis.grid(axis="x")
+  axis.grid(visible=False, axis="y")
 
 
 def chosen() -> list[str]:

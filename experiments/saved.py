@@ -12,7 +12,6 @@ command that would give it. Nothing here runs a model.
 """
 
 import dataclasses
-import functools
 import json
 import math
 import pathlib
@@ -69,18 +68,18 @@ def less(one: Cell, two: Cell, paper: float | None = None) -> Cell:
   return Cell(value=one.value - two.value, error=error, paper=paper)
 
 
-@dataclasses.dataclass(frozen=True)
 class Saved:
-  """A results folder; `name` is how commands call it."""
+  """A results folder; every file is read once."""
 
-  folder: pathlib.Path
+  def __init__(self, folder: pathlib.Path):
+    self.folder = folder
+    self._read: dict[pathlib.Path, dict[str, Any]] = {}
 
   @property
   def name(self) -> str:
-    """The folder as it was given."""
+    """The folder as commands call it."""
     return str(self.folder)
 
-  @functools.cache  # noqa: B019 - lives as long as the command
   def arms(self, setting: str) -> dict[str, Any]:
     """The comparison of a setting, {} while there is none."""
     names = (
@@ -91,7 +90,7 @@ class Saved:
     for name in names:
       path = self.folder / f"{name}.json"
       if path.is_file():
-        return _object(path, "arms")
+        return self._object(path, "arms")
     return {}
 
   def arm(self, setting: str, arm: str, measure: str = "hidden") -> Cell:
@@ -117,13 +116,12 @@ class Saved:
       f" --workdir={RUNS} --out={self.name}/{out}.json{model}"
     )
 
-  @functools.cache  # noqa: B019
   def evaluation(self, benchmark: str, row: str) -> dict[str, Any]:
     """Results of an evaluation, {} while there are none."""
     place = self.folder / "evaluations" / benchmark
     for path in (place / row / "results.json", place / f"{row}.json"):
       if path.is_file():
-        return _object(path, "score")
+        return self._object(path, "score")
     return {}
 
   def rows(self, benchmark: str) -> list[str]:
@@ -160,11 +158,26 @@ class Saved:
       f" --workdir={self.name}/evaluations/{benchmark}/{row}"
     )
 
-  @functools.cached_property
+  @property
   def analyses(self) -> list[dict[str, Any]]:
     """All exploit analyses, in the order of their paths."""
     paths = sorted(self.folder.rglob("*analysis.json"))
-    return [_object(path, "shares") for path in paths]
+    return [self._object(path, "shares") for path in paths]
+
+  def _object(self, path: pathlib.Path, key: str) -> dict[str, Any]:
+    if path not in self._read:
+      try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+      except ValueError as error:
+        raise ResultError(
+          f"{path} is no JSON ({error}); make it again."
+        ) from error
+      if not isinstance(found, dict) or key not in found:
+        raise ResultError(
+          f"{path} is no such result: it has no {key!r}; make it again."
+        )
+      self._read[path] = found
+    return self._read[path]
 
   def fill_analysis(self, runs: str) -> str:
     """The command that audits runs."""
@@ -182,18 +195,6 @@ def _found(results: Mapping[str, Any], keys: Sequence[str]) -> float | None:
     if name.lower().startswith(start):
       return entry["score"]
   return None
-
-
-def _object(path: pathlib.Path, key: str) -> dict[str, Any]:
-  try:
-    found = json.loads(path.read_text(encoding="utf-8"))
-  except ValueError as error:
-    raise ResultError(f"{path} is no JSON ({error}); make it again.") from error
-  if not isinstance(found, dict) or key not in found:
-    raise ResultError(
-      f"{path} is no such result: it has no {key!r}; make it again."
-    )
-  return found
 
 
 def label(arm: str) -> str:

@@ -1,6 +1,5 @@
 """Draws the arms of the story world from their saved result.
 
-pip install matplotlib
 python -m experiments.story_figure --out=docs/story_result.png
 """
 
@@ -8,13 +7,10 @@ import json
 import pathlib
 
 from absl import app, flags
-from matplotlib import pyplot
 
-LOOKS = {
-  "generation_only": ("Generation Only", "#8a8a8a", "o"),
-  "co_evolve_only": ("Co-evolve Only", "#3b75af", "s"),
-  "rri": ("RRI", "#d1495b", "D"),
-}
+from experiments.figures import style
+from experiments.saved import label
+
 PANELS = {
   "reward/mean": "own training reward",
   "eval/score": "hidden expert score",
@@ -27,47 +23,49 @@ _OUT = flags.DEFINE_string("out", "docs/story_result.png", "Picture to write.")
 
 
 def main(_):
-  """Two panels: what each arm pays itself, and what a reader would say."""
+  """What each arm pays itself, and what a reader would say."""
   result = json.loads(pathlib.Path(_RESULT.value).read_text())
-  figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.4), sharey=True)
+  drawn = [arm for arm in style.LOOKS if arm in result["curves"]]
+  plots = style.pyplot()
+  figure, axes = plots.subplots(
+    1, 2, figsize=(style.WIDTH, 2.7), sharey=True, layout="constrained"
+  )
   for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-    for arm, (label, colour, marker) in LOOKS.items():
+    for arm in drawn:
+      look = style.LOOKS[arm]
       curve = result["curves"][arm][key]
       every = 5 if key == "reward/mean" else 1
       axis.plot(
         curve["step"],
         curve["mean"],
-        color=colour,
-        marker=marker,
-        markersize=4,
+        color=look.colour,
+        linestyle=look.line,
+        marker=look.marker,
+        markeredgecolor=style.INK,
+        markeredgewidth=0.5,
+        markersize=4.5,
         markevery=every,
-        label=label,
+        label=label(arm),
       )
       axis.fill_between(
         curve["step"],
         [m - e for m, e in zip(curve["mean"], curve["standard_error"])],
         [m + e for m, e in zip(curve["mean"], curve["standard_error"])],
-        color=colour,
-        alpha=0.2,
+        color=look.colour,
+        alpha=0.25,
         linewidth=0,
       )
-    axis.set_title(title, fontsize=11)
+    axis.set_title(title)
     axis.set_xlabel("training step")
     axis.set_ylim(0, 1)
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-  axes[1].legend(frameon=False, loc="upper left")
-  figure.text(
-    0.5,
-    -0.04,
+  axes[1].legend(loc="upper left")
+  figure.supxlabel(
     f"Story world, an offline simulation: mean and standard error over"
     f" {len(result['seeds'])} seeds.",
-    ha="center",
-    fontsize=9,
-    color="#555555",
+    fontsize=style.FOOT + 0.6,
+    color=style.QUIET,
   )
-  figure.tight_layout()
-  figure.savefig(_OUT.value, dpi=160, bbox_inches="tight")
+  figure.savefig(_OUT.value, bbox_inches="tight", metadata={"Software": None})
 
 
 if __name__ == "__main__":

@@ -6,12 +6,11 @@ Writes Figures 2 to 7 as PDF and PNG, ours beside the paper's numbers, and
 beside each a `figure_NN.md` that names the runs it still lacks. No model runs.
 """
 
+import argparse
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
-
-from absl import app, flags, logging
 
 from experiments.figures import exploits, scores, style
 from experiments.saved import ResultError, Saved
@@ -25,11 +24,6 @@ FIGURES: Final[Mapping[int, tuple[str, Draw]]] = {
   6: ("Categories of exploit cases", exploits.categories),
   7: ("The setting without retrieval", scores.no_retrieval),
 }
-
-_RESULTS = flags.DEFINE_string(
-  "results", "experiments/results", "Folder of saved results."
-)
-_OUT = flags.DEFINE_string("out", "figures", "Folder to write into.")
 
 
 def draw(saved: Saved, out: pathlib.Path) -> dict[int, dict[str, str]]:
@@ -66,11 +60,14 @@ def caption(number: int, title: str, gaps: Mapping[str, str]) -> str:
   return "\n".join(lines) + "\n"
 
 
-def main(_) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
   """Draws; returns the exit code."""
-  # Fonts are written with a line of log a table.
-  logging.set_verbosity(logging.WARNING)
-  folder, out = pathlib.Path(_RESULTS.value), pathlib.Path(_OUT.value)
+  parser = argparse.ArgumentParser(prog="python -m experiments.figures")
+  add = parser.add_argument
+  add("--results", default="experiments/results", help="saved results")
+  add("--out", default="figures", help="folder to write into")
+  chosen = parser.parse_args(arguments)
+  folder, out = pathlib.Path(chosen.results), pathlib.Path(chosen.out)
   if not folder.is_dir():
     print(f"There is no results folder at {folder}.", file=sys.stderr)
     return 2
@@ -86,4 +83,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  sys.exit(main())

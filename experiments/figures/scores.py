@@ -31,7 +31,7 @@ def _gain_note(setting: str, columns: Sequence[str]) -> str:
     for column, title in (("score", "adjusted"), ("raw", "raw"))
     if column in columns and (setting, column) in paper.GAINS
   ]
-  return f"paper's gain: {', '.join(known)}" if known else ""
+  return f"the paper's gain:\n{', '.join(known)}" if known else ""
 
 
 def _setting(axis: Any, saved: Saved, setting: str, missing: Missing) -> None:
@@ -47,15 +47,21 @@ def _setting(axis: Any, saved: Saved, setting: str, missing: Missing) -> None:
     for arm in TRIO
   }
   style.bars(axis, ["adjusted", "raw"], rows, missing)
-  axis.set_title(TITLES[setting])
-  axis.set_ylim(0, 0.75)
+  axis.set_title(TITLES[setting], pad=24)
+  axis.set_ylim(0, max(0.62, axis.get_ylim()[1]))
+  _above(axis, 0.5, _gain_note(setting, columns), axis.transAxes)
+
+
+def _above(axis: Any, x: float, text: str, transform: Any) -> None:
+  """A quiet note over the top of a panel."""
+  y = 1.02
   axis.text(
-    0.5,
-    0.985,
-    _gain_note(setting, columns),
-    transform=axis.transAxes,
+    x,
+    y,
+    text,
+    transform=transform,
     ha="center",
-    va="top",
+    va="bottom",
     fontsize=style.FOOT,
     color=style.QUIET,
   )
@@ -70,8 +76,8 @@ def _story(axis: Any, saved: Saved, missing: Missing) -> None:
     ]
     for arm in TRIO
   }
-  style.bars(axis, ["hidden score", "own reward"], rows, missing)
-  axis.set_title("Story world")
+  style.bars(axis, ["hidden\nscore", "own\nreward"], rows, missing)
+  axis.set_title("Story world", pad=24)
   axis.set_ylim(0, 1.05)
 
 
@@ -79,12 +85,15 @@ def main_results(saved: Saved, plots: Any, missing: Missing) -> Any:
   """Figure 2."""
   settings = ("9b", "27b", "all_self")
   figure, axes = plots.subplots(
-    1, 4, figsize=(style.WIDTH, 2.35), layout="constrained"
+    1, 4, figsize=(style.WIDTH, 2.75), layout="constrained"
   )
   _story(axes[0], saved, missing)
   axes[0].set_ylabel("score")
   for axis, setting in zip(axes[1:], settings, strict=True):
     _setting(axis, saved, setting, missing)
+  top = max(axis.get_ylim()[1] for axis in axes[1:])
+  for axis in axes[1:]:
+    axis.set_ylim(0, top)
   axes[1].set_ylabel("HealthBench Professional")
   style.legend(plots, figure, {a: label(a) for a in TRIO}, paper=True)
   style.foot(figure, missing, "figure_02", _STORY_NOTE)
@@ -122,36 +131,20 @@ def _dots(
         capsize=2,
         elinewidth=0.9,
       )
-      axis.annotate(
-        f"{cell.value:.3f}",
-        (cell.value, row),
-        xytext=(0, 5.5),
-        textcoords="offset points",
-        ha="center",
-        fontsize=style.FOOT,
+      at = (cell.value, row)
+      style.noted(
+        axis, f"{cell.value:.3f}", at, (0, 5.5), ours=True, ha="center"
       )
     if cell.paper is not None:
       axis.plot([cell.paper], [row], **style.PAPER)
-      axis.annotate(
-        f"{cell.paper:.3f}",
-        (cell.paper, row),
-        xytext=(0, 5.5),
-        textcoords="offset points",
-        ha="center",
-        fontsize=style.FOOT,
-        color=style.QUIET,
+      # Below the mark where ours has its number above.
+      at, offset = (cell.paper, row), (0, 5.5 if cell.value is None else -11)
+      style.noted(
+        axis, f"{cell.paper:.3f}", at, offset, ours=False, ha="center"
       )
     if cell.value is None and cell.fill:
-      axis.annotate(
-        missing.letter(cell),
-        (0, row),
-        xytext=(4, 0),
-        textcoords="offset points",
-        va="center",
-        fontsize=6.5,
-        style="italic",
-        color=style.QUIET,
-      )
+      letter = missing.letter(cell)
+      style.lettered(axis, letter, (0, row), (4, 0), va="center")
   axis.set_yticks(range(len(cells)), [label(arm) for arm in cells])
   axis.set_ylim(-0.6, len(cells) - 0.25)
   axis.set_xlim(0, top)
@@ -165,7 +158,7 @@ def arms_and_difficulty(saved: Saved, plots: Any, missing: Missing) -> Any:
   figure, axes = plots.subplots(
     1,
     3,
-    figsize=(style.WIDTH, 2.7),
+    figsize=(style.WIDTH, 3.1),
     layout="constrained",
     width_ratios=(1.15, 1.15, 1.2),
   )
@@ -176,7 +169,7 @@ def arms_and_difficulty(saved: Saved, plots: Any, missing: Missing) -> Any:
   story = {arm: saved.arm("story", arm) for arm in order if arm in ARMS}
   story = {UNTRAINED: saved.arm("story", UNTRAINED), **story}
   _dots(axes[0], story, missing, top=1.0)
-  axes[0].set_title("(a) Story world")
+  axes[0].set_title("(a) Story world", pad=18)
   axes[0].set_xlabel("hidden score")
   nine = {
     arm: professional(saved, "9b", arm).beside(known["9b", arm, "score"])
@@ -185,7 +178,7 @@ def arms_and_difficulty(saved: Saved, plots: Any, missing: Missing) -> Any:
     for arm in order
   }
   _dots(axes[1], nine, missing, top=0.65)
-  axes[1].set_title("(a) 9B")
+  axes[1].set_title("(a) 9B", pad=18)
   axes[1].set_xlabel("HealthBench Professional, adjusted")
   _difficulty(axes[2], saved, missing)
   style.foot(
@@ -220,31 +213,18 @@ def _difficulty(axis: Any, saved: Saved, missing: Missing) -> None:
           linewidth=0.6,
         )
       elif cell.fill:
-        axis.annotate(
-          missing.letter(cell),
-          (at, 0),
-          xytext=(0, 2),
-          textcoords="offset points",
-          ha="center",
-          fontsize=6.5,
-          style="italic",
-          color=style.QUIET,
-        )
+        letter = missing.letter(cell)
+        style.lettered(axis, letter, (at, 0), (0, 3), ha="center")
       if cell.paper is not None:
-        axis.plot([at], [100 * cell.paper], zorder=4, **style.PAPER)
-        axis.annotate(
-          column,
-          (at, 100 * cell.paper),
-          xytext=(0, 5.5),
-          textcoords="offset points",
-          ha="center",
-          fontsize=style.FOOT,
-          color=style.QUIET,
-        )
+        spot = (at, 100 * cell.paper)
+        axis.plot(*([value] for value in spot), zorder=4, **style.PAPER)
+        style.noted(axis, column, spot, (0, 5.5), ours=False, ha="center")
   names = ["9B", "27B", "all-self", "no\nretrieval"]
   axis.set_xticks(range(len(settings)), names)
-  axis.set_ylim(0, 24)
-  axis.set_title("(b) Gain by difficulty")
+  axis.set_xlim(-0.75, len(settings) - 0.4)
+  axis.axhline(0, color=style.QUIET, linewidth=0.8)
+  axis.set_ylim(min(0, axis.get_ylim()[0]), max(24, axis.get_ylim()[1]))
+  axis.set_title("(b) Gain by difficulty", pad=18)
   axis.set_ylabel("points over Generation Only")
   from matplotlib.patches import Patch
 
@@ -253,7 +233,11 @@ def _difficulty(axis: Any, saved: Saved, missing: Missing) -> None:
       Patch(facecolor=colour, edgecolor=style.INK, linewidth=0.6, label=name)
       for name, (colour, _) in looks.items()
     ],
-    loc="upper right",
+    loc="lower center",
+    bbox_to_anchor=(0.5, 0.98),
+    ncols=2,
+    handlelength=1.2,
+    columnspacing=1.0,
   )
 
 
@@ -286,19 +270,12 @@ def transfer(saved: Saved, plots: Any, missing: Missing) -> Any:
       )
       rows[arm].append(cell.beside(paper.TRANSFER.get((key, arm))))
   style.bars(axis, [c[0] for c in _TRANSFER.values()], rows, missing)
-  axis.set_ylim(0, 0.62)
+  axis.set_ylim(0, max(0.5, axis.get_ylim()[1]))
   for x, key in enumerate(_TRANSFER):
     gain = paper.TRANSFER_GAINS.get(key)
     if gain is not None:
-      axis.text(
-        x,
-        0.6,
-        f"paper: {100 * gain:+.1f}",
-        ha="center",
-        va="top",
-        fontsize=style.FOOT,
-        color=style.QUIET,
-      )
+      note = f"paper: {100 * gain:+.1f}"
+      _above(axis, x, note, axis.get_xaxis_transform())
   axis.set_ylabel("weighted fraction, 27B")
   axis.axvline(2.5, color=style.QUIET, linewidth=0.6)
   style.legend(plots, figure, {a: label(a) for a in TRIO}, paper=True)

@@ -48,7 +48,7 @@ PAPER: Final[Mapping[str, Any]] = {
   "markeredgewidth": 1.0,
   "linestyle": "none",
 }
-_SETTINGS: Final = {
+_SETTINGS: Final[Mapping[Any, Any]] = {
   "font.size": 8,
   "axes.titlesize": 8.5,
   "axes.labelsize": 8,
@@ -95,8 +95,9 @@ def pyplot() -> Any:
   matplotlib.use("agg")
   from matplotlib import pyplot as plots
 
-  plots.rcParams.update(matplotlib.rcParamsDefault)
-  plots.rcParams.update(_SETTINGS)
+  matplotlib.rcdefaults()
+  for name, value in _SETTINGS.items():
+    matplotlib.rcParams[name] = value
   return plots
 
 
@@ -153,30 +154,62 @@ def bars(
       if cell.paper is not None:
         axis.plot([x], [cell.paper], zorder=4, **PAPER)
       if cell.value is None and cell.fill:
-        axis.bar(
-          x,
-          0.012,
-          width * 0.9,
-          color=look.colour,
-          hatch=look.hatch,
-          edgecolor=QUIET,
-          linewidth=0.5,
-        )
-        axis.annotate(
-          missing.letter(cell),
-          (x, 0.012),
-          xytext=(0, 2),
-          textcoords="offset points",
-          ha="center",
-          va="bottom",
-          fontsize=6.5,
-          style="italic",
-          color=QUIET,
+        lettered(axis, missing.letter(cell), (x, 0), (0, 3), ha="center")
+        # Below the axis, where nothing reads as a value of 0.
+        axis.plot(
+          [x - width * 0.4, x + width * 0.4],
+          [-0.018, -0.018],
+          transform=axis.get_xaxis_transform(),
+          color=look.colour if name != "untrained" else QUIET,
+          linewidth=2.2 if name != "untrained" else 0.8,
+          clip_on=False,
+          solid_capstyle="butt",
         )
   axis.set_xticks(range(len(columns)), columns)
   axis.set_xlim(-0.55, len(columns) - 0.45)
   axis.set_ylim(bottom=0)
-  axis.tick_params(axis="x", length=0)
+  axis.tick_params(axis="x", length=0, pad=5)
+
+
+def lettered(
+  axis: Any,
+  letter: str,
+  at: tuple[float, float],
+  offset: tuple[float, float],
+  **more: Any,
+) -> None:
+  """A missing number's letter beside a place, `offset` in points."""
+  axis.annotate(
+    letter,
+    at,
+    xytext=offset,
+    textcoords="offset points",
+    fontsize=6.5,
+    style="italic",
+    color=QUIET,
+    **more,
+  )
+
+
+def noted(
+  axis: Any,
+  text: str,
+  at: tuple[float, float],
+  offset: tuple[float, float],
+  *,
+  ours: bool,
+  **more: Any,
+) -> None:
+  """A small word beside a mark, quieter where it is about the paper."""
+  axis.annotate(
+    text,
+    at,
+    xytext=offset,
+    textcoords="offset points",
+    fontsize=FOOT,
+    color=INK if ours else QUIET,
+    **more,
+  )
 
 
 def legend(

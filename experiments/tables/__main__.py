@@ -6,13 +6,12 @@ Writes `table_NN.md` and `table_NN.json` for Tables 2, 3 and 5 to 14. No model
 runs; a number that is missing names the command that would give it.
 """
 
+import argparse
 import json
 import pathlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
-
-from absl import app, flags
 
 from experiments.saved import ResultError, Saved
 from experiments.tables import configuration, exploits, scores
@@ -33,11 +32,6 @@ TABLES: Final[Mapping[int, Callable[[Saved], Table]]] = {
   14: scores.every_row,
 }
 
-_RESULTS = flags.DEFINE_string(
-  "results", "experiments/results", "Folder of saved results."
-)
-_OUT = flags.DEFINE_string("out", "tables", "Folder to write into.")
-
 
 def write(saved: Saved, out: pathlib.Path) -> dict[int, Table]:
   """Makes all tables and writes them.
@@ -55,14 +49,19 @@ def write(saved: Saved, out: pathlib.Path) -> dict[int, Table]:
   return made
 
 
-def main(_) -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
   """Writes the tables; returns the exit code."""
-  folder = pathlib.Path(_RESULTS.value)
+  parser = argparse.ArgumentParser(prog="python -m experiments.tables")
+  add = parser.add_argument
+  add("--results", default="experiments/results", help="saved results")
+  add("--out", default="tables", help="folder to write into")
+  chosen = parser.parse_args(arguments)
+  folder, out = pathlib.Path(chosen.results), pathlib.Path(chosen.out)
   if not folder.is_dir():
     print(f"There is no results folder at {folder}.", file=sys.stderr)
     return 2
   try:
-    made = write(Saved(folder), pathlib.Path(_OUT.value))
+    made = write(Saved(folder), out)
   except (ResultError, OSError) as error:
     print(f"tables: {error}", file=sys.stderr)
     return 2
@@ -74,4 +73,4 @@ def main(_) -> int:
 
 
 if __name__ == "__main__":
-  app.run(main)
+  sys.exit(main())
