@@ -343,9 +343,7 @@ def test_runs_are_laid_over_one_another(tmp_path):
   page = _Page(text)
   for name in ("arm0", "arm1", "arm1 (2)"):
     assert f"</span>{name}</th>" in text
-  chart = re.search(
-    r"Reward and hidden expert score: training reward: .*?\"", text
-  )
+  chart = re.search(r"Training reward: .*?\"", text)
   assert chart[0].count(" from 0.410 to 0.420") == 3
   assert {row[3][0] for row in _rows(page, "cases")} == {
     "arm0",

@@ -69,6 +69,7 @@ class Pages:
   def case(self, key: str) -> str | None:
     """HTML of a case; None for an unknown one."""
     with self._lock:
+      self._reader.refresh()
       record = self._reader.store.case(key)
       if record is None:
         return None
@@ -80,6 +81,7 @@ class Pages:
   def rollout(self, key: str) -> str | None:
     """HTML of a kept answer; None for an unknown one."""
     with self._lock:
+      self._reader.refresh()
       roles = self._reader.store.roles()
       for place, group, rollout in self._kept():
         if report_cases.rollout_key(*place) == key:

@@ -5,14 +5,10 @@ text. Items of benchmarks whose authors ask that they are not shown online stay
 out of it unless asked for, and their canaries always.
 """
 
-import base64
-import hashlib
-import importlib.resources
 import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import jinja2
 from markupsafe import Markup
 
 from varl_jax import charts
@@ -20,6 +16,8 @@ from varl_jax.benchmarks.protocol import BenchmarkTask
 from varl_jax.evaluation import Outcome
 from varl_jax.evaluation_data import notices
 from varl_jax.evaluation_setup import Prepared
+from varl_jax.page import flatten
+from varl_jax.page import render_page as render_page_of
 from varl_jax.run_folder import replace_text
 from varl_jax.types import Criterion, Verdict
 
@@ -68,33 +66,19 @@ def render_page(
   show_items: bool,
 ) -> str:
   """The page's HTML; a pure function of its arguments."""
-  files = importlib.resources.files("varl_jax")
-  style = (files / "report.css").read_text(encoding="utf-8")
-  mark = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-  environment = jinja2.Environment(
-    autoescape=True,
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-  )
-  environment.filters["number"] = _number
-  environment.filters["bar"] = _bar
-  template = environment.from_string(
-    (files / "evaluation.html.jinja").read_text(encoding="utf-8")
-  )
-  page = template.render(
-    style=Markup(style),
-    style_digest=mark,
+  page = render_page_of(
+    "evaluation.html.jinja",
     title=title,
     results=results,
     measures=[
-      (label, results[name])
+      (label, _number(results[name]))
       for name, label in _MEASURES.items()
       if results.get(name) is not None
     ],
     histogram=histogram(list(results["task_scores"].values())),
     breakdowns=_breakdowns(results),
-    settings=_flatten(
+    interval=[_number(value) for value in results.get("interval") or ()],
+    settings=flatten(
       {"settings": results["settings"], "usage": results["usage"]}
     ),
     shown=_shown(tasks, outcome, results) if show_items else [],
@@ -150,7 +134,19 @@ def histogram(scores: Sequence[float]) -> Markup:
 
 def _breakdowns(results: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
   return [
-    (kind.replace("_", " "), sorted(groups.items(), key=_most_tasks))
+    (
+      kind.replace("_", " "),
+      [
+        {
+          "name": name,
+          "tasks": entry["tasks"],
+          "score": _number(entry["score"]),
+          "raw": _number(entry["raw"]),
+          "bar": entry["score"] or 0.0,
+        }
+        for name, entry in sorted(groups.items(), key=_most_tasks)
+      ],
+    )
     for kind, groups in results["breakdowns"].items()
   ]
 
@@ -161,11 +157,12 @@ def _most_tasks(entry: tuple[str, Mapping[str, float]]) -> tuple[float, str]:
 
 def _by_score(
   results: Mapping[str, Any], *, reverse: bool
-) -> list[tuple[str, float]]:
+) -> list[tuple[str, str]]:
   order = sorted(
     results["task_scores"].items(), key=lambda pair: (pair[1], pair[0])
   )
-  return order[::-1][:SHOWN_TASKS] if reverse else order[:SHOWN_TASKS]
+  ends = order[::-1] if reverse else order
+  return [(name, _number(score)) for name, score in ends[:SHOWN_TASKS]]
 
 
 def _shown(
@@ -192,7 +189,7 @@ def _view(
   found = outcome.verdicts.get(key, {})
   return {
     "id": task.task_id,
-    "score": score,
+    "score": _number(score),
     "prompt": task.prompt,
     "answer": None if answer is None else answer.answer,
     "rows": [
@@ -204,7 +201,7 @@ def _view(
 def _row(item: Criterion, verdict: Verdict | None) -> dict[str, Any]:
   word, kind = "undetermined", "none"
   if verdict is not None and verdict.met is not None:
-    word, kind = ("met", "met") if verdict.met else ("not met", "unmet")
+    word, kind = ("met", "met") if verdict.met else ("not met", "not-met")
   return {
     "points": f"{item.points:+g}",
     "text": item.text,
@@ -218,24 +215,3 @@ def _number(value: float | None) -> str:
   if value is None:
     return "none"
   return charts.number(value) if value > 100 else f"{value:.3f}"
-
-
-def _bar(value: float) -> Markup:
-  """A value of [0, 1] as a bar; what lies outside ends at the edge."""
-  width = round(100 * min(1.0, max(0.0, value)), 1)
-  return Markup(
-    '<svg class="bar" viewBox="0 0 100 8" width="100" height="8"'
-    ' aria-hidden="true"><rect width="100" height="8" fill="currentColor"'
-    ' opacity="0.12"/><rect width="{}" height="8" fill="currentColor"/></svg>'
-  ).format(width)
-
-
-def _flatten(tree: Mapping[str, Any], path: str = "") -> list[tuple[str, str]]:
-  rows = []
-  for key, value in tree.items():
-    name = f"{path}{key}"
-    if isinstance(value, Mapping):
-      rows += _flatten(value, f"{name}.")
-    else:
-      rows.append((name, str(value)))
-  return rows

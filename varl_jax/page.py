@@ -10,6 +10,7 @@ import functools
 import hashlib
 import importlib.resources
 import json
+import urllib.parse
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ def environment() -> jinja2.Environment:
   made.filters["signed"] = signed
   made.filters["points"] = points
   made.filters["words"] = words
+  made.filters["link"] = link
   return made
 
 
@@ -102,6 +104,11 @@ def signed(value: float) -> str:
 def points(value: float) -> str:
   """Points of a criterion with their sign."""
   return f"{value:+g}".replace("-", "\u2212")
+
+
+def link(key: str) -> str:
+  """A key as a part of an address; what UTF-8 cannot hold becomes "?"."""
+  return urllib.parse.quote(key, safe="", errors="replace")
 
 
 def words(name: str) -> str:

@@ -115,7 +115,7 @@ def case_row_of(
     lead += f" \u2192 {signed(gap_after)}"
   facts = [f"step {step}", lead, *([label.replace("_", " ")] if label else [])]
   return Row(
-    key=f"{run}.{case_id}" if run else case_id,
+    key=case_key(case_id, run=run),
     title=excerpt(text) or task_id,
     facts=" \u00b7 ".join([*([run] if run else []), *facts]),
     facets=(
@@ -165,7 +165,7 @@ def case_view(
   honest = by_criterion(rubric, case.honest.verdicts)
   repair = main_repair(record.patches)
   return {
-    "key": f"{run}.{case.case_id}" if run else case.case_id,
+    "key": case_key(case.case_id, run=run),
     "run": run,
     "case": case,
     "title": excerpt(_request(case)) or case.task.task_id,
@@ -253,7 +253,18 @@ def _links(
 
 def rollout_key(step: int, task_id: str, sample: int, *, run: str = "") -> str:
   """The name of a kept answer in links."""
-  return ".".join([*([run] if run else []), str(step), task_id, str(sample)])
+  parts = [*([run] if run else []), str(step), task_id, str(sample)]
+  return _sendable(".".join(parts))
+
+
+def case_key(case_id: str, *, run: str = "") -> str:
+  """The name of a case in links."""
+  return _sendable(f"{run}.{case_id}" if run else case_id)
+
+
+def _sendable(key: str) -> str:
+  """Addresses are UTF-8, which has no halves of surrogate pairs."""
+  return key.encode("utf-8", "replace").decode()
 
 
 def rollout_row(

@@ -32,6 +32,7 @@ class Line:
   tone: str
   summed: bool = False
   dashed: bool = False
+  title: str = ""  # of a chart of its own, "" for the figure's and the label
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,7 @@ class Figure:
   unit: str = ""
 
 
-def _line(label: str, name: str, tone: str, **kwargs: bool) -> Line:
+def _line(label: str, name: str, tone: str, **kwargs: Any) -> Line:
   return Line(label=label, name=name, tone=tone, **kwargs)
 
 
@@ -58,8 +59,15 @@ CURVES: Final = (
       " hacked."
     ),
     lines=(
-      _line("training reward", "reward/mean", "reward"),
-      _line("hidden expert score", "eval/score", "hidden"),
+      _line(
+        "training reward", "reward/mean", "reward", title="Training reward"
+      ),
+      _line(
+        "hidden expert score",
+        "eval/score",
+        "hidden",
+        title="Hidden expert score",
+      ),
     ),
   ),
   Figure(
@@ -236,7 +244,7 @@ def figure_views(
   views = []
   for figure in figures:
     for line in figure.lines:
-      title = f"{figure.title}: {line.label}"
+      title = line.title or f"{figure.title}: {line.label}"
       if len(figure.lines) == 1:
         title = figure.title
       drawn = [
@@ -447,7 +455,9 @@ def stages(records: Records) -> dict[str, Any] | None:
       for name in record
       if name.startswith("time/") and name != "time/step"
     }
-  found = {name[5:]: series(records, name) for name in names}
+  # Not every step is validated: what comes seldom stands on top.
+  order = sorted(names, key=lambda name: name == "time/eval")
+  found = {name[5:]: series(records, name) for name in order}
   if not found:
     return None
   total = sum(

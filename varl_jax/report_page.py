@@ -97,7 +97,7 @@ def render_report(
       )
     ],
     analyses=[
-      (name, report_figures.categories(run.analysis))
+      (name, _categories(run.analysis, "" if alone else name))
       for name, run in tagged
       if run.analysis is not None
     ],
@@ -172,7 +172,7 @@ def case_roles(cases: Sequence[CaseRecord], *, run: str = "") -> Roles:
   for record in cases:
     case = record.case
     if case.source == "on_policy":
-      key = f"{run}.{case.case_id}" if run else case.case_id
+      key = report_cases.case_key(case.case_id, run=run)
       for role, answer in (
         ("better answer", case.honest),
         ("exploit", case.exploit),
@@ -204,6 +204,13 @@ def _spread(
   steps = list(dict.fromkeys(step for step, _, _ in found))
   wanted = set(itertools.islice(steps, 0, None, every))
   return [item for item in found if item[0] in wanted]
+
+
+def _categories(analysis: Mapping[str, Any], run: str) -> dict[str, Any]:
+  found = report_figures.categories(analysis)
+  for example in found["examples"]:
+    example["key"] = report_cases.case_key(example["case_id"], run=run)
+  return found
 
 
 def _picked(

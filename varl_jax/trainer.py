@@ -188,9 +188,7 @@ class Trainer:
       head, learnt = self.suspecting.learn(head, look, rankings)
       reported |= learnt
     reported |= self.service.measures(step)
-    if self.kept is not None:
-      cases = self.service.cases(self.kept.config.rollouts)
-      self.kept.write(step, groups, graded, cases)
+    self._keep_answers(step, groups, graded)
     clock.lap("report")
     failpoint("step/reported")
     tokens = sum(sum(r.mask) for g in groups for r in g.rollouts)
@@ -271,6 +269,14 @@ class Trainer:
       max_response=self.config.model.max_response,
     )
     return batch, measured
+
+  def _keep_answers(
+    self, step: int, groups: Sequence[Group], graded: Sequence[GradedGroup]
+  ) -> None:
+    """Leaves some answers of a reported step for people to read."""
+    if self.kept is not None:
+      cases = self.service.cases(self.kept.config.rollouts)
+      self.kept.write(step, groups, graded, cases)
 
   def _validate(self, state: RunState, step: int) -> dict[str, float]:
     if self.validator is None:
