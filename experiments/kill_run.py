@@ -36,6 +36,7 @@ from typing import Any, Final
 import numpy as np
 from absl import app, flags
 
+from experiments import arm_results
 from experiments.arm_results import ONE_THREAD, versions, write
 from varl_jax.checkpoints import Checkpoints
 from varl_jax.metrics import read_metrics
@@ -44,15 +45,13 @@ from varl_jax.service.store import Store
 RESULT: Final = "experiments/results/kill_run"
 PATIENCE_S: Final = 3600.0
 
-_WORKDIR = flags.DEFINE_string("workdir", None, "Folder of the runs.")
 _KILLS = flags.DEFINE_integer("kills", 20, "Kills.", lower_bound=1)
-_STEPS = flags.DEFINE_integer("steps", 30, "Training steps.", lower_bound=2)
 _STALENESS = flags.DEFINE_integer("staleness", 0, "Updates ahead.")
-_SEED = flags.DEFINE_integer("seed", 0, "Of the moments.")
+_MOMENTS = flags.DEFINE_integer("moments", 0, "Seed of the moments.")
 _VICTIM = flags.DEFINE_enum(
   "victim", "trainer", ["trainer", "service", "both"], "Who is killed."
 )
-_OUT = flags.DEFINE_string("out", "", "The result; a default if empty.")
+flags.adopt_module_key_flags(arm_results)
 
 # A run short enough to be killed often.
 SMALL: Final = (
@@ -331,14 +330,12 @@ def table(result: dict[str, Any]) -> str:
 
 def main(_):
   """Runs both, compares, writes the result; the exit code says how it went."""
-  if not _WORKDIR.value:
-    raise app.UsageError("Give --workdir, the folder of the runs.")
   served = _VICTIM.value != "trainer"
-  root = pathlib.Path(_WORKDIR.value)
+  root = arm_results.workdir()
   settings = [
     Setting(
       folder=root / name,
-      steps=_STEPS.value,
+      steps=arm_results.STEPS.value,
       staleness=_STALENESS.value,
       served=served,
     )
@@ -346,13 +343,13 @@ def main(_):
   ]
   if not (settings[0].folder / "report.html").exists():
     with Life(settings[0]) as life:
-      _await(life, settings[0].folder, _STEPS.value + 1)
+      _await(life, settings[0].folder, arm_results.STEPS.value + 1)
   killed = disturb(
-    settings[1], kills=_KILLS.value, seed=_SEED.value, victim=_VICTIM.value
+    settings[1], kills=_KILLS.value, seed=_MOMENTS.value, victim=_VICTIM.value
   )
   lines = (settings[1].folder / "evidence.jsonl").read_text().splitlines()
   result = {
-    "steps": _STEPS.value,
+    "steps": arm_results.STEPS.value,
     "staleness": _STALENESS.value,
     "victim": _VICTIM.value,
     "kills": killed,
@@ -363,17 +360,18 @@ def main(_):
     else list(differences(settings[0].folder, settings[1].folder)),
     "command": (
       f"python -m experiments.kill_run --kills={_KILLS.value}"
-      f" --steps={_STEPS.value} --staleness={_STALENESS.value}"
-      f" --victim={_VICTIM.value} --seed={_SEED.value} --workdir=FOLDER"
+      f" --steps={arm_results.STEPS.value} --staleness={_STALENESS.value}"
+      f" --victim={_VICTIM.value} --moments={_MOMENTS.value} --workdir=FOLDER"
     ),
     "versions": versions(),
   }
   name = f"{RESULT}_{_VICTIM.value}_staleness{_STALENESS.value}.json"
-  write(result, pathlib.Path(_OUT.value or name), table(result))
+  write(result, pathlib.Path(arm_results.OUT.value or name), table(result))
   print(json.dumps(result["problems"] + result["differences"]))
   print(table(result))
   return 1 if result["problems"] or result["differences"] else 0
 
 
 if __name__ == "__main__":
+  flags.set_default(arm_results.STEPS, 30)
   app.run(main)

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from absl import app, flags
 from ml_collections import config_flags
 
+from experiments import arm_results
 from varl_jax import build
 from varl_jax.async_loop import AsyncTrainer
 from varl_jax.checkpoints import Checkpoints
@@ -28,8 +29,10 @@ from varl_jax.timeline import FILE_NAME, Timeline
 from varl_jax.trainer import Trainer
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "Of the run.")
-_JUDGE_S = flags.DEFINE_float("judge_s", 3.0, "Seconds a call of the judge.")
-_FOLDER = flags.DEFINE_string("workdir", None, "Folder of the run.")
+JUDGE_S = flags.DEFINE_float(
+  "judge_s", 3.0, "Seconds that a call of the judge takes."
+)
+flags.adopt_module_key_flags(arm_results)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,10 +113,10 @@ def train(
 
 def main(_):
   """Trains one run."""
-  if _CONFIG.value is None or not _FOLDER.value:
-    raise app.UsageError("Give --config and --workdir.")
+  if _CONFIG.value is None:
+    raise app.UsageError("Give --config.")
   config = from_config_dict(_CONFIG.value)
-  train(config, pathlib.Path(_FOLDER.value), judge_s=_JUDGE_S.value)
+  train(config, arm_results.workdir(), judge_s=JUDGE_S.value)
 
 
 if __name__ == "__main__":

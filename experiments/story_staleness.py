@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from absl import app, flags
 
-from experiments import arm_results
+from experiments import arm_results, story_run
 from experiments.arm_results import (
   ONE_THREAD,
   finished,
@@ -36,6 +36,7 @@ from experiments.arm_results import (
   without_nan,
   write,
 )
+from experiments.story_run import JUDGE_S
 from varl_jax.metrics import read_metrics
 from varl_jax.timeline import Span, read_timeline
 
@@ -46,8 +47,8 @@ DEVICE: Final = ("sample", "update", "examine", "checkpoint")
 OTHERS: Final = ("judge", "tasks", "repair")
 
 _LEVELS = flags.DEFINE_list("levels", ["0", "1", "2"], "Values of staleness.")
-_JUDGE_S = flags.DEFINE_float("judge_s", 3.0, "Seconds a call of the judge.")
 flags.adopt_module_key_flags(arm_results)
+flags.adopt_module_key_flags(story_run)
 
 
 def run(level: int, seed: int) -> pathlib.Path:
@@ -71,7 +72,7 @@ def run(level: int, seed: int) -> pathlib.Path:
     f"--config.train.staleness={level}",
     # So that a call's latency is all that a judge costs.
     "--config.judge.concurrency=4096",
-    f"--judge_s={_JUDGE_S.value}",
+    f"--judge_s={JUDGE_S.value}",
     f"--workdir={folder}",
   ]
   with open(folder / "log.txt", "a") as log:
@@ -204,7 +205,7 @@ def main(_):
         for level in levels
         if level != "0" and "0" in levels
       },
-      "judge_s": _JUDGE_S.value,
+      "judge_s": JUDGE_S.value,
       "seeds": seeds,
       "steps": arm_results.STEPS.value,
       "jobs": arm_results.JOBS.value,
