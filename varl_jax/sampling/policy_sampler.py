@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from varl_jax.models.sharding import shardings, use
 from varl_jax.sampling.sampler import Begun, Sample, Sampler
@@ -38,7 +38,8 @@ class PolicySampler(Sampler):
       mesh: devices to sample on, None for a single one.
       **options: those of `Sampler`.
     """
-    super().__init__(**options)
+    everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    super().__init__(**options, everywhere=everywhere)
     self._whole = whole
     self._axes = axes
     self._mesh = mesh

@@ -93,6 +93,7 @@ class Sampler:
     seed: int = 0,
     max_rows: int = 512,
     continues: bool = False,
+    everywhere: jax.sharding.Sharding | None = None,
   ):
     """Prepares the sampling function.
 
@@ -107,6 +108,8 @@ class Sampler:
       max_rows: answers decoded at a time; more are done in several passes.
       continues: whether a prompt may hold the begin of its answer, and be that
         much longer than `max_prompt`.
+      everywhere: on a mesh, the sharding by which every device, and so every
+        process, gets all tokens.
 
     Raises:
       ValueError: an argument out of range, or an id both stop and forbidden.
@@ -149,7 +152,7 @@ class Sampler:
       self._compiles += 1  # runs when traced, not when called
       return _draw(*arrays, n=n, **constants)
 
-    self._draw = jax.jit(draw, static_argnames="n")
+    self._draw = jax.jit(draw, static_argnames="n", out_shardings=everywhere)
 
   def generate(
     self,
