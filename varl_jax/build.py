@@ -20,9 +20,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import jax
+import rich.console
 from jax.sharding import Mesh
 
-from varl_jax import serving, timeline
+from varl_jax import processes, serving, timeline
 from varl_jax.async_loop import AsyncTrainer
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import Config, ConfigError
@@ -37,7 +38,7 @@ from varl_jax.llm.chat import ChatModel
 from varl_jax.llm.journal import JournalError
 from varl_jax.local_models import LoadedModel, open_local
 from varl_jax.methods import METHODS
-from varl_jax.metrics import MetricsError, MetricsWriter, Progress
+from varl_jax.metrics import MetricsError, MetricsWriter, NoMetrics, Progress
 from varl_jax.models import lora, sharding
 from varl_jax.models.errors import ModelError
 from varl_jax.models.loading import load_model
@@ -69,6 +70,7 @@ from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
 from varl_jax.solver_tools import tool_specs
 from varl_jax.suspicion import Suspecting
+from varl_jax.team import Team
 from varl_jax.tool_rollouts import ToolUse
 from varl_jax.trainer import Trainer, TrainingFailure
 from varl_jax.types import ToolCall, ToolResult
@@ -79,8 +81,15 @@ DONE, JUDGE_FAILED, INTERRUPTED = 0, 3, 130
 START_PATIENCE_S: Final = 30.0
 
 
-def run(config: Config, workdir: pathlib.Path) -> int:
+def run(
+  config: Config, workdir: pathlib.Path, team: Team = processes.ALONE
+) -> int:
   """Trains in `workdir`, from where it stopped if it did.
+
+  Args:
+    config: the run's settings.
+    workdir: its folder, which all its processes see.
+    team: its processes.
 
   Returns:
     The process's exit code.
@@ -89,9 +98,9 @@ def run(config: Config, workdir: pathlib.Path) -> int:
     RunError, ConfigError: the input cannot be used; nothing was lost.
   """
   try:
-    config = serving.pinned(config)
+    config = processes.pinned(config, team)
     check_claim(config, workdir)
-    return _train(config, workdir)
+    return _train(config, workdir, team)
   except (CheckpointError, MetricsError, ModelError, PromptError) as error:
     raise RunError(str(error)) from error
   except (JournalError, ReportError, StoreError, TrainingFailure) as error:
@@ -309,7 +318,7 @@ def _make_suspecting(
   )
 
 
-def _train(config: Config, workdir: pathlib.Path) -> int:
+def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
   """Loads what the config names, then claims the folder, then trains."""
   use_compile_cache()
   domain = load_domain(config)
@@ -317,28 +326,41 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     raise ConfigError(
       f"Unknown method {config.method.name!r}; choose {', '.join(METHODS)}."
     )
+  if team.count > 1 and (config.train.staleness or wants_self(config)):
+    raise ConfigError(
+      "Overlapping steps (train.staleness) and roles filled by the frozen"
+      f" weights (`self`) run in one process; this run has {team.count}."
+    )
   checkpoints = Checkpoints(
     folder=workdir / "checkpoints",
     keep=config.checkpoint.keep,
     interval=config.checkpoint.interval,
+    agree=lambda find: team.share("steps", find),
   )
   start = checkpoints.latest() or 0
+  if start >= config.train.steps and team.index:
+    return DONE
   if start >= config.train.steps:
     print(f"{workdir} has done its {start} steps; raise train.steps to go on.")
     _complete_history(config, domain, workdir)
     print(f"Report: {write_report(workdir)}")
     return DONE
   # Told before the weights are loaded, which takes minutes.
-  serving.check_models(config, service=not config.service.url)
+  if team.index == 0:
+    serving.check_models(config, service=not config.service.url)
   policy = make_policy(config)
   workdir.mkdir(parents=True, exist_ok=True)
+  processes.check_shared(workdir, team)
+  if team.index:
+    return _train_along(config, workdir, team, policy, checkpoints)
   with contextlib.ExitStack() as stack:
     # Locks come first: what follows writes into the folder.
     stack.enter_context(lock(workdir))
     local = _local_chat(config, policy, stack)
     service = _open_service(config, domain, workdir, local)
     stack.enter_context(contextlib.closing(service))
-    policy = policy.with_tools(service)
+    shared = processes.shared_service(team, service)
+    policy = policy.with_tools(shared)
     check_claim(config, workdir)
     claim(config, workdir)
     metrics = stack.enter_context(MetricsWriter(workdir))
@@ -350,7 +372,7 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     )
     if kept is not None:
       stack.enter_context(contextlib.closing(kept.lines))
-    interrupted = stack.enter_context(_interruptible())
+    interrupted = stack.enter_context(_interruptible(team))
     service.give_up_when(interrupted)
     progress = Progress(
       total=config.train.steps, start=start, title=config.name
@@ -364,17 +386,17 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
     kind = AsyncTrainer if config.train.staleness else Trainer
     trainer = kind(
       config=config,
-      service=service,
+      service=shared,
       worker=policy.worker,
       examiner=policy.examiner,
       learner=policy.learner,
       checkpoints=checkpoints,
       metrics=metrics,
       progress=progress,
-      validator=validator,
+      validator=processes.shared_validator(team, validator),
       suspecting=policy.suspecting,
       kept=kept,
-      interrupted=interrupted,
+      interrupted=processes.shared_stop(team, interrupted),
       usage=usage,
       timeline=stages,
     )
@@ -384,6 +406,38 @@ def _train(config: Config, workdir: pathlib.Path) -> int:
   with _second_to(code, workdir):
     print(f"Report: {write_report(workdir)}")
   return code
+
+
+def _train_along(
+  config: Config,
+  workdir: pathlib.Path,
+  team: Team,
+  policy: Policy,
+  checkpoints: Checkpoints,
+) -> int:
+  """The part of a process other than 0: the same loop, told what to train on.
+
+  It opens no service and writes nothing but its part of the checkpoints.
+  """
+  service = processes.shared_service(team, None)
+  policy = policy.with_tools(service)
+  with _interruptible(team) as interrupted:
+    trainer = Trainer(
+      config=config,
+      service=service,
+      worker=policy.worker,
+      examiner=policy.examiner,
+      learner=policy.learner,
+      checkpoints=checkpoints,
+      metrics=NoMetrics(),
+      progress=Progress(
+        total=config.train.steps, console=rich.console.Console(quiet=True)
+      ),
+      validator=processes.shared_validator(team, None),
+      suspecting=policy.suspecting,
+      interrupted=processes.shared_stop(team, interrupted),
+    )
+    return _loop(trainer, policy.params, workdir)
 
 
 @contextlib.contextmanager
@@ -518,8 +572,10 @@ def _loop(trainer: Trainer, params: Any, workdir: pathlib.Path) -> int:
 
 
 @contextlib.contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
+def _interruptible(team: Team) -> Iterator[Callable[[], bool]]:
   """Ctrl-C and SIGTERM end the run after the step; a second one at once.
+
+  Whichever process they reach, all end together.
 
   A run that waits for a server has no end of the step to wait for: the service
   is told by `give_up_when`.
@@ -531,11 +587,12 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
     if seen:
       raise KeyboardInterrupt
     seen = True
+    team.ask_stop()
     print("Stopping after this step; once more to stop now.", file=sys.stderr)
 
   before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
   try:
-    yield lambda: seen
+    yield lambda: seen or team.stop_asked()
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)

@@ -11,6 +11,7 @@ import json
 import pathlib
 import re
 import shutil
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -40,11 +41,14 @@ class Checkpoints:
     folder: created by the first save.
     keep: newest checkpoints that stay after a save.
     interval: steps between scheduled checkpoints, see `due`.
+    agree: gives every process of a run what process 0 finds; all of them ask
+      the same in the same order.
   """
 
   folder: pathlib.Path
   keep: int = 2
   interval: int = 5
+  agree: Callable[[Callable[[], list[int]]], list[int]] = lambda find: find()
 
   def due(self, step: int) -> bool:
     """Whether the schedule asks for a checkpoint after `step` steps."""
@@ -52,6 +56,9 @@ class Checkpoints:
 
   def steps(self) -> list[int]:
     """Steps with a complete checkpoint, ascending."""
+    return self.agree(self._found)
+
+  def _found(self) -> list[int]:
     folder = pathlib.Path(self.folder)
     if not folder.is_dir():
       return []
@@ -71,7 +78,7 @@ class Checkpoints:
     if not folder.is_dir():
       return []
     numbered = (int(p.name) for p in folder.iterdir() if p.name.isdecimal())
-    return sorted(set(numbered) - set(self.steps()))
+    return sorted(set(numbered) - set(self._found()))
 
   def latest(self) -> int | None:
     """The newest step with a complete checkpoint, None without any."""
@@ -119,7 +126,7 @@ class Checkpoints:
         " saving."
       )
     if jax.process_index() == 0:
-      for old in self.steps()[: -self.keep]:
+      for old in self._found()[: -self.keep]:
         _remove(folder / str(old))
 
   def meta(self, step: int) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from varl_jax.report_data import ReportError
 from varl_jax.report_page import Browser
 from varl_jax.run_reader import RunReader
 from varl_jax.service import wire
+
 COOKIE: Final = "varl_jax_dashboard"
 # Kept answers that a live page lists, the newest.
 LISTED_ROLLOUTS: Final = 2000

@@ -20,6 +20,7 @@ from ml_collections import config_flags
 from varl_jax.command_line import last_line, parse, refuse
 from varl_jax.config import Config, ConfigError, from_config_dict
 from varl_jax.run_folder import RunError
+from varl_jax.team import Alone, Team, crash
 
 _CONFIG = config_flags.DEFINE_config_file(
   "config", None, "Config file, such as configs/story.py or ...:VARIANT."
@@ -31,6 +32,14 @@ _PLAN = flags.DEFINE_boolean(
   "plan", False, "Print what the run will ask of its frozen models, and end."
 )
 _JSON = flags.DEFINE_boolean("json", False, "Print the plan as JSON.")
+_COORDINATOR = flags.DEFINE_string(
+  "coordinator", "", "HOST:PORT of process 0 of a run of several processes."
+)
+_PROCESSES = flags.DEFINE_integer("processes", 0, "How many processes it has.")
+_PROCESS = flags.DEFINE_integer("process", -1, "Which of them this is, from 0.")
+_DISTRIBUTED = flags.DEFINE_boolean(
+  "distributed", False, "Let jax find the other processes by itself."
+)
 flags.mark_flag_as_required("config")
 
 
@@ -39,23 +48,42 @@ def main(argv: list[str]) -> int:
   if len(argv) > 1:
     return refuse(f"Unexpected argument {argv[1]!r}; see --help.")
   logging.set_verbosity(logging.WARNING)
+  team = Alone()
   try:
     config = from_config_dict(_CONFIG.value)
     if _PLAN.value:
       return show_plan(config, as_json=_JSON.value)
     from varl_jax.build import run  # loads jax, which a plan does without
 
+    team = join_others(config)
     workdir = pathlib.Path(_WORKDIR.value or f"runs/{config.name}")
-    return run(config, workdir)
+    return team.leave(run(config, workdir, team), together=True)
   except (ConfigError, RunError) as error:
-    return refuse(str(error))
+    code = refuse(str(error))
   except OSError as error:  # the config file could not be loaded
-    return refuse(last_line(error))
+    code = refuse(last_line(error))
   except KeyboardInterrupt:
     refuse(
       "Stopped at once; the same command goes on from the last checkpoint."
     )
-    return 130
+    code = 130
+  except Exception:
+    crash(team)
+    raise
+  return team.leave(code, together=False)
+
+
+def join_others(config: Config) -> Team:
+  """The processes of the run that the flags and the environment speak of."""
+  from varl_jax import processes
+
+  launch = processes.find_launch(
+    coordinator=_COORDINATOR.value,
+    count=_PROCESSES.value,
+    index=_PROCESS.value,
+    distributed=_DISTRIBUTED.value,
+  )
+  return processes.join(launch, config)
 
 
 def show_plan(config: Config, *, as_json: bool) -> int:

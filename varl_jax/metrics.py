@@ -97,6 +97,23 @@ class MetricsWriter:
     self._lines.close()
 
 
+class NoMetrics(MetricsWriter):
+  """Records nothing, for a process that is not the one to record."""
+
+  def __init__(self):
+    """Opens nothing."""
+    self._last = None
+
+  def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
+    return {"step": step, **metrics}
+
+  def rewind(self, step: int) -> None:
+    pass
+
+  def close(self) -> None:
+    pass
+
+
 def read_metrics(workdir: str | os.PathLike[str]) -> list[dict[str, Any]]:
   """The records of a run in order, without an incomplete last line.
 
