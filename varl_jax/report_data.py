@@ -167,7 +167,7 @@ def read_analysis(folder: pathlib.Path) -> dict[str, Any] | None:
     return None
   found = _json(path)
   try:
-    found["shares"]["categories"], found["examples"], found["auditors"]
+    _ = found["shares"]["categories"], found["examples"], found["auditors"]
   except (KeyError, TypeError) as error:
     raise ReportError(
       f"{path} holds no analysis; make it again with varl_jax.analysis."

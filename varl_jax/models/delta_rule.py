@@ -118,7 +118,7 @@ def delta_step(
   if mesh is None or choose("auto") == "reference":
     return delta_decode(*own, layer=layer)
   names = (*("batch",) * (q.ndim - 2), "delta_k_heads")
-  split = spec(names, q.shape[:-1], mesh_sizes())
+  split = tuple(spec(names, q.shape[:-1], mesh_sizes()))
   return delta_decode_sharded(*own, mesh=mesh, split=split, layer=layer)
 
 

@@ -401,7 +401,7 @@ class Learner:
       )
     loss, tokens = grpo_loss(found, *args, clip_ratio=clip, weights=weights)
     weighed = {}
-    if weights is not None:
+    if weights is not None and self._cap is not None:
       capped = (weights >= self._cap) & rows["mask"]
       weighed["weight_sum"] = jnp.sum(weights)
       weighed["capped_sum"] = jnp.sum(capped, dtype=jnp.float32)

@@ -113,7 +113,7 @@ def _draw_alike(
     head,
     seeds,
     mesh=mesh,
-    rows=spec(("batch", "batch"), hidden.shape[:-1], mesh_sizes()),
+    rows=tuple(spec(("batch", "batch"), hidden.shape[:-1], mesh_sizes())),
     vocab=axes_of("vocab", head.shape[0]),
     **options,
   )
