@@ -237,7 +237,8 @@ def test_requests_with_settings_of_their_own_share_slots():
   allowed = np.isin(np.arange(VOCAB), (4, 5, STOP))
   asked = []
 
-  def mask(tokens):
+  def mask(index, tokens):
+    assert index == 0
     asked.append(len(tokens))
     return packed(allowed)
 
