@@ -85,6 +85,7 @@ def token_logprobs(
     vocab = head.shape[0] // parts("head_vocab", head.shape[0])
     chunk = MAX_LOGITS // (rows // parts("head_rows", rows) * vocab)
   chunk = min(max(chunk, 1), length)
+  chunk = -(-length // -(-length // chunk))  # as many chunks, of like size
   padding = -length % chunk
   if padding:
     hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))

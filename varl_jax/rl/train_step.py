@@ -156,9 +156,13 @@ class Learner:
     self._optimizer = make_optimizer(config)
     self._old = jax.jit(self._old_logprobs)
     self._step = jax.jit(self._minibatch_step, donate_argnums=0)
-    self._add = jax.jit(self._add_piece, donate_argnums=2)
-    self._apply = jax.jit(self._apply_gradient, donate_argnums=0)
-    self._nothing = jax.jit(self._no_gradient)
+    # The same in programs of their own. The state is then written where it
+    # lies: in one program, what decides whether a step counts would keep the
+    # old one and the new one beside each other.
+    self._grad = jax.jit(self._gradient_of)
+    self._plus = jax.jit(_added, donate_argnums=0)
+    self._check = jax.jit(self._is_sound)
+    self._apply = jax.jit(self._applied, donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
     """A fresh state with its own copy of `params` (updates donate theirs).
@@ -245,14 +249,16 @@ class Learner:
     Returns:
       The new state, and what `update_metrics` takes of the mini-batch.
     """
-    if self._buckets is None:
-      return self._step(state, self._kept, parts[0], own)
-    total, sums = self._nothing(state.params), []
+    total, sums = None, []
     for pieces in parts:
-      total, found = self._add(state.params, self._kept, total, pieces, own)
+      gradient, found = self._grad(state.params, self._kept, pieces, own)
+      total = gradient if total is None else self._plus(total, gradient)
       sums.append(found)
-    state, applied = self._apply(state, *total)
-    return state, {"sums": sums, **applied}
+    assert total is not None
+    counts = [found["tokens_sum"] for found in sums]
+    norm, sound = self._check(state, total, counts)
+    state = self._apply(state, total, counts, sound)
+    return state, {"sums": sums, "grad_norm": norm, "sound": sound}
 
   def lower(
     self, params: Params, *, rows: int, length: int, width: int
@@ -405,71 +411,62 @@ class Learner:
     }
     return loss, jax.lax.stop_gradient(sums)
 
-  def _gradient(
-    self, params: Params, kept: Params, rows: Rows, own: Array
+  def _gradient_of(
+    self, params: Params, kept: Params, pieces: Rows, own: Array
   ) -> tuple[Params, Rows]:
-    """Of the loss sum of one micro-batch, and its sums."""
-    slope = jax.grad(self._loss, has_aux=True)
-    gradient, sums = slope(params, kept, rows, own)
-    return self._pin(gradient), sums
+    """Of the loss sum over M micro-batches, and their sums, [M] each."""
+
+    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
+      slope = jax.grad(self._loss, has_aux=True)
+      gradient, sums = slope(params, kept, rows, own)
+      return self._pin(gradient), sums
+
+    if len(pieces["tokens"]) > 1:
+      zero = jax.tree.map(jnp.zeros_like, params)
+      return _accumulate(gradient_fn, zero, pieces)
+    gradient, sums = gradient_fn(_only(pieces))
+    return gradient, {name: value[None] for name, value in sums.items()}
 
   def _minibatch_step(
     self, state: TrainState, kept: Params, pieces: Rows, own: Array
   ) -> tuple[TrainState, Rows]:
-    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
-      return self._gradient(state.params, kept, rows, own)
+    gradient, sums = self._gradient_of(state.params, kept, pieces, own)
+    counts = [sums["tokens_sum"]]
+    norm, sound = self._is_sound(state, gradient, counts)
+    new = self._applied(state, gradient, counts, sound)
+    return new, {"sums": [sums], "grad_norm": norm, "sound": sound}
 
-    if len(pieces["tokens"]) == 1:
-      gradient, found = gradient_fn(_only(pieces))
-      sums = {name: value[None] for name, value in found.items()}
-    else:
-      zero = jax.tree.map(jnp.zeros_like, state.params)
-      gradient, sums = _accumulate(gradient_fn, zero, pieces)
-    count = sums["tokens_sum"].sum()
-    state, applied = self._apply_gradient(state, gradient, count)
-    return state, {"sums": [sums], **applied}
-
-  def _no_gradient(self, params: Params) -> tuple[Params, Array]:
-    zero = jax.tree.map(jnp.zeros_like, params)
-    return self._pin(zero), jnp.zeros((), jnp.float32)
-
-  def _add_piece(
-    self,
-    params: Params,
-    kept: Params,
-    total: tuple[Params, Array],
-    pieces: Rows,
-    own: Array,
-  ) -> tuple[tuple[Params, Array], Rows]:
-    """Gradient and tokens so far with those of one micro-batch; its sums."""
-
-    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
-      return self._gradient(params, kept, rows, own)
-
-    gradient, sums = _accumulate(gradient_fn, total[0], pieces)
-    return (gradient, total[1] + sums["tokens_sum"].sum()), sums
-
-  def _apply_gradient(
-    self, state: TrainState, gradient: Params, count: Array
-  ) -> tuple[TrainState, Rows]:
-    """The optimizer's update by a mini-batch's gradient sum over its tokens."""
-    count = jnp.maximum(count, 1.0)
+  def _change(
+    self, state: TrainState, gradient: Params, counts: list[Array]
+  ) -> tuple[Array, Params, optax.OptState]:
+    """The step by a gradient sum over so many tokens, with its norm first."""
+    count = jnp.maximum(sum(part.sum() for part in counts), 1.0)
     gradient = jax.tree.map(lambda g: g / count, gradient)
-    norm = optax.tree.norm(gradient)
-    changes, opt_state = self._optimizer.update(
-      gradient, state.opt_state, state.params
-    )
+    changes = self._optimizer.update(gradient, state.opt_state, state.params)
+    return optax.tree.norm(gradient), *changes
+
+  def _is_sound(
+    self, state: TrainState, gradient: Params, counts: list[Array]
+  ) -> tuple[Array, Array]:
+    """The gradient's norm, and whether the step may be taken."""
+    norm, changes, _ = self._change(state, gradient, counts)
+    # Finite gradients can still make infinite steps (an infinite rate, say).
+    return norm, jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
+
+  def _applied(
+    self, state: TrainState, gradient: Params, counts: list[Array], sound: Array
+  ) -> TrainState:
+    """The state after the step, or as it was."""
+    _, changes, opt_state = self._change(state, gradient, counts)
     new = TrainState(
       params=optax.apply_updates(state.params, changes),
       opt_state=opt_state,
       updates=state.updates + 1,
     )
-    # Finite gradients can still make infinite steps (an infinite rate, say).
-    sound = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
     new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
-    if self._placement is not None:
-      new = jax.lax.with_sharding_constraint(new, self._where(new))
-    return new, {"grad_norm": norm, "sound": sound}
+    if self._placement is None:
+      return new
+    return jax.lax.with_sharding_constraint(new, self._where(new))
 
   def _pin(self, params: Params) -> Params:
     if self._placement is None:
@@ -504,6 +501,10 @@ def _only(pieces: Rows) -> Rows:
   return {name: value[0] for name, value in pieces.items()}
 
 
+def _added(total: Params, more: Params) -> Params:
+  return jax.tree.map(jnp.add, total, more)
+
+
 def _accumulate(
   gradient_fn: Callable[[Rows], tuple[Params, Rows]],
   total: Params,
@@ -513,6 +514,6 @@ def _accumulate(
 
   def add(total: Params, rows: Rows) -> tuple[Params, Rows]:
     gradient, sums = gradient_fn(rows)
-    return jax.tree.map(jnp.add, total, gradient), sums
+    return _added(total, gradient), sums
 
   return jax.lax.scan(add, total, pieces)
