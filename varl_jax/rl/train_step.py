@@ -47,6 +47,8 @@ HiddenFn = Callable[
 ]
 HeadFn = Callable[[Params], Float[Array, "V D"]]
 Rows = dict[str, Any]
+# What a state holds beside the weights: moments, number of updates.
+Rest = tuple[optax.OptState, Array]
 
 
 @jax.tree_util.register_dataclass
@@ -66,14 +68,18 @@ class TrainState:
 
 
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-  """AdamW behind a global-norm clip; warm-up update k has lr (k + 1) / W."""
+  """AdamW for clipped gradients; warm-up update k has lr (k + 1) / W.
+
+  The clip is a factor that the learner multiplies them by; its place in the
+  chain is kept, and with it the form of the state.
+  """
   warmup = max(config.warmup_updates, 1)
 
   def schedule(count):
     return config.learning_rate * jnp.minimum(1.0, (count + 1) / warmup)
 
   return optax.chain(
-    optax.clip_by_global_norm(config.max_grad_norm),
+    optax.identity(),
     optax.adamw(schedule, weight_decay=config.weight_decay),
   )
 
@@ -156,13 +162,14 @@ class Learner:
     self._optimizer = make_optimizer(config)
     self._old = jax.jit(self._old_logprobs)
     self._step = jax.jit(self._minibatch_step, donate_argnums=0)
-    # The same in programs of their own. The state is then written where it
-    # lies: in one program, what decides whether a step counts would keep the
-    # old one and the new one beside each other.
+    # The same in programs of their own, each of which writes the state where
+    # it lies: one program keeps old and new weights or moments side by side.
     self._grad = jax.jit(self._gradient_of)
     self._plus = jax.jit(_added, donate_argnums=0)
+    self._norm = jax.jit(self._norm_of)
     self._check = jax.jit(self._is_sound)
-    self._apply = jax.jit(self._applied, donate_argnums=0)
+    self._move = jax.jit(self._moved, donate_argnums=0)
+    self._roll = jax.jit(self._rolled, donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
     """A fresh state with its own copy of `params` (updates donate theirs).
@@ -255,9 +262,12 @@ class Learner:
       total = gradient if total is None else self._plus(total, gradient)
       sums.append(found)
     assert total is not None
-    counts = [found["tokens_sum"] for found in sums]
-    norm, sound = self._check(state, total, counts)
-    state = self._apply(state, total, counts, sound)
+    norm, scale = self._norm(total, [found["tokens_sum"] for found in sums])
+    rest = state.opt_state, state.updates
+    sound = self._check(state.params, rest, total, scale)
+    params = self._move(state.params, rest, total, scale, sound)
+    opt_state, updates = self._roll(rest, total, scale, sound)
+    state = TrainState(params=params, opt_state=opt_state, updates=updates)
     return state, {"sums": sums, "grad_norm": norm, "sound": sound}
 
   def lower(
@@ -431,42 +441,69 @@ class Learner:
     self, state: TrainState, kept: Params, pieces: Rows, own: Array
   ) -> tuple[TrainState, Rows]:
     gradient, sums = self._gradient_of(state.params, kept, pieces, own)
-    counts = [sums["tokens_sum"]]
-    norm, sound = self._is_sound(state, gradient, counts)
-    new = self._applied(state, gradient, counts, sound)
+    norm, scale = self._norm_of(gradient, [sums["tokens_sum"]])
+    rest = state.opt_state, state.updates
+    sound = self._is_sound(state.params, rest, gradient, scale)
+    params = self._moved(state.params, rest, gradient, scale, sound)
+    opt_state, updates = self._rolled(rest, gradient, scale, sound)
+    new = TrainState(params=params, opt_state=opt_state, updates=updates)
     return new, {"sums": [sums], "grad_norm": norm, "sound": sound}
 
-  def _change(
-    self, state: TrainState, gradient: Params, counts: list[Array]
-  ) -> tuple[Array, Params, optax.OptState]:
-    """The step by a gradient sum over so many tokens, with its norm first."""
+  def _norm_of(
+    self, gradient: Params, counts: list[Array]
+  ) -> tuple[Array, Array]:
+    """Norm of a gradient sum over so many tokens, its factor with the clip."""
     count = jnp.maximum(sum(part.sum() for part in counts), 1.0)
-    gradient = jax.tree.map(lambda g: g / count, gradient)
-    changes = self._optimizer.update(gradient, state.opt_state, state.params)
-    return optax.tree.norm(gradient), *changes
+    norm = optax.tree.norm(gradient) / count
+    limit = self._config.max_grad_norm
+    clip = jnp.where(norm < limit, 1.0, limit / norm)
+    return norm, jnp.where(jnp.isfinite(norm), clip / count, jnp.nan)
+
+  def _changes(
+    self, params: Params, rest: Rest, gradient: Params, scale: Array
+  ) -> tuple[Params, optax.OptState]:
+    gradient = jax.tree.map(lambda g: g * scale, gradient)
+    return self._optimizer.update(gradient, rest[0], params)
 
   def _is_sound(
-    self, state: TrainState, gradient: Params, counts: list[Array]
-  ) -> tuple[Array, Array]:
-    """The gradient's norm, and whether the step may be taken."""
-    norm, changes, _ = self._change(state, gradient, counts)
-    # Finite gradients can still make infinite steps (an infinite rate, say).
-    return norm, jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
+    self, params: Params, rest: Rest, gradient: Params, scale: Array
+  ) -> Array:
+    """Whether the step may be taken.
 
-  def _applied(
-    self, state: TrainState, gradient: Params, counts: list[Array], sound: Array
-  ) -> TrainState:
-    """The state after the step, or as it was."""
-    _, changes, opt_state = self._change(state, gradient, counts)
-    new = TrainState(
-      params=optax.apply_updates(state.params, changes),
-      opt_state=opt_state,
-      updates=state.updates + 1,
+    Finite gradients can still make infinite steps (an infinite rate, say).
+    """
+    changes = self._changes(params, rest, gradient, scale)[0]
+    # Squared, so that a length that overflows counts as infinite.
+    tops = [jnp.max(jnp.abs(x)) ** 2 for x in jax.tree.leaves(changes)]
+    return jnp.isfinite(scale) & jnp.isfinite(sum(tops))
+
+  def _moved(
+    self,
+    params: Params,
+    rest: Rest,
+    gradient: Params,
+    scale: Array,
+    sound: Array,
+  ) -> Params:
+    """The weights after the step, or as they were."""
+    changes = self._changes(params, rest, gradient, scale)[0]
+    return self._pin(
+      _chosen(sound, optax.apply_updates(params, changes), params)
     )
-    new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
+
+  def _rolled(
+    self, rest: Rest, gradient: Params, scale: Array, sound: Array
+  ) -> Rest:
+    """Moments and the count of updates after the step, or as they were."""
+    # The changes, which alone depend on the weights, are not asked for.
+    opt_state = self._changes(gradient, rest, gradient, scale)[1]
+    new = _chosen(sound, (opt_state, rest[1] + 1), rest)
     if self._placement is None:
       return new
-    return jax.lax.with_sharding_constraint(new, self._where(new))
+    where = self._placement.of_optimizer(self._optimizer, new[0], gradient)
+    return jax.lax.with_sharding_constraint(
+      new, (where, self._placement.everywhere)
+    )
 
   def _pin(self, params: Params) -> Params:
     if self._placement is None:
@@ -499,6 +536,10 @@ def _merge(params: Params, kept: Params) -> Params:
 
 def _only(pieces: Rows) -> Rows:
   return {name: value[0] for name, value in pieces.items()}
+
+
+def _chosen(first: Array, one: Any, other: Any) -> Any:
+  return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)
 
 
 def _added(total: Params, more: Params) -> Params:
