@@ -166,15 +166,58 @@ def _attend_from(
   positions: Int[Array, " C"],
 ) -> Float[Array, "B C K r H"]:
   """Attention of the queries at `positions` to keys at 0 .. M - 1."""
-  scores = einsum32("blkrh,bmkh->bkrlm", q, k) * q.shape[-1] ** -0.5
+  rows, queries, kv_heads, shared, width = q.shape
   keys = jnp.arange(k.shape[1])
   allowed = keys <= positions[:, None]
   if real is not None:
     itself = keys == positions[:, None]
     allowed = (allowed & real[:, None, :]) | itself
     allowed = allowed[:, None, None]
+  # Queries of a key's heads are rows of one matrix [r C, H].
+  q = q.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, width)
+  allowed = jnp.broadcast_to(
+    allowed, (*allowed.shape[:-2], shared, *allowed.shape[-2:])
+  )
+  allowed = allowed.reshape(*allowed.shape[:-3], -1, allowed.shape[-1])
+  mixed = _mixed(q, k.swapaxes(1, 2), v.swapaxes(1, 2), allowed)
+  mixed = mixed.reshape(rows, kv_heads, shared, queries, width)
+  return mixed.transpose(0, 3, 1, 2, 4)
+
+
+@jax.custom_vjp
+def _mixed(
+  q: Float[Array, "B K C H"],
+  k: Float[Array, "B K M H"],
+  v: Float[Array, "B K M H"],
+  allowed: Bool[Array, "*B C M"],
+) -> Float[Array, "B K C H"]:
+  """softmax(where(allowed, q k^T / sqrt(H), -inf)) v.
+
+  Its gradients never turn a matrix [C, M] round: those of k and v are made as
+  [H, M], from the narrow factor's side.
+  """
+  return _mix(q, k, v, allowed)[0]
+
+
+def _mix(q: Array, k: Array, v: Array, allowed: Array) -> tuple[Array, Any]:
+  scores = einsum32("bkch,bkmh->bkcm", q, k) * q.shape[-1] ** -0.5
   weights = jax.nn.softmax(jnp.where(allowed, scores, -jnp.inf), axis=-1)
-  return einsum("bkrlm,bmkh->blkrh", weights.astype(v.dtype), v)
+  mixed = einsum("bkcm,bkmh->bkch", weights.astype(v.dtype), v)
+  return mixed, (q, k, v, weights)
+
+
+def _mix_backward(kept: Any, slope: Array) -> tuple[Any, ...]:
+  q, k, v, weights = kept
+  to_v = einsum("bkch,bkcm->bkhm", slope, weights.astype(v.dtype))
+  push = einsum32("bkch,bkmh->bkcm", slope, v)
+  push = weights * (push - jnp.sum(push * weights, axis=-1, keepdims=True))
+  push = (push * q.shape[-1] ** -0.5).astype(q.dtype)
+  to_q = einsum("bkcm,bkmh->bkch", push, k)
+  to_k = einsum("bkch,bkcm->bkhm", q, push)
+  return to_q, to_k.swapaxes(2, 3), to_v.swapaxes(2, 3), None
+
+
+_mixed.defvjp(_mix, _mix_backward)
 
 
 def attend_cached(

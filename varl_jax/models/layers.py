@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jaxtyping import Array, Float, Int
 
-from varl_jax.models.sharding import constrain
+from varl_jax.models.sharding import constrain, mesh_sizes
 
 Params = Any
 Axes = tuple[str | None, ...]
@@ -59,10 +59,21 @@ class Projection(nn.Module):
 
 
 def contract(x: Array, kernel: Array, *, axes: int) -> Array:
-  """The last `axes` axes of x against the first of the kernel, in x's type."""
+  """The last `axes` axes of x against the first of the kernel, in x's type.
+
+  On one device both are made matrices first: then the kernel's gradient is one
+  product of matrices too, which the CPU backend does twice as fast.
+  """
+  kernel = kernel.astype(x.dtype)
+  inputs, outputs = x.shape[:-axes], kernel.shape[axes:]
+  if math.prod(mesh_sizes().values()) == 1:
+    width = math.prod(kernel.shape[:axes])
+    x, kernel = x.reshape(-1, width), kernel.reshape(width, -1)
+    y = jnp.matmul(x, kernel, precision=precision(x.dtype))
+    return y.reshape(*inputs, *outputs)
   return jax.lax.dot_general(
     x,
-    kernel.astype(x.dtype),
+    kernel,
     ((tuple(range(x.ndim - axes, x.ndim)), tuple(range(axes))), ((), ())),
     precision=precision(x.dtype),
   )

@@ -48,6 +48,8 @@ HiddenFn = Callable[
 ]
 HeadFn = Callable[[Params], Float[Array, "V D"]]
 Rows = dict[str, Any]
+# What a state holds beside the weights: moments, number of updates.
+Rest = tuple[optax.OptState, Array]
 
 
 @jax.tree_util.register_dataclass
@@ -67,14 +69,18 @@ class TrainState:
 
 
 def make_optimizer(config: TrainConfig) -> optax.GradientTransformation:
-  """AdamW behind a global-norm clip; warm-up update k has lr (k + 1) / W."""
+  """AdamW for clipped gradients; warm-up update k has lr (k + 1) / W.
+
+  The clip is a factor that the learner multiplies them by; its place in the
+  chain is kept, and with it the form of the state.
+  """
   warmup = max(config.warmup_updates, 1)
 
   def schedule(count):
     return config.learning_rate * jnp.minimum(1.0, (count + 1) / warmup)
 
   return optax.chain(
-    optax.clip_by_global_norm(config.max_grad_norm),
+    optax.identity(),
     optax.adamw(schedule, weight_decay=config.weight_decay),
   )
 
@@ -160,9 +166,14 @@ class Learner:
     self._optimizer = make_optimizer(config)
     self._old = jax.jit(self._old_logprobs)
     self._step = jax.jit(self._minibatch_step, donate_argnums=0)
-    self._add = jax.jit(self._add_piece, donate_argnums=2)
-    self._apply = jax.jit(self._apply_gradient, donate_argnums=0)
-    self._nothing = jax.jit(self._no_gradient)
+    # The same in programs of their own, each of which writes the state where
+    # it lies: one program keeps old and new weights or moments side by side.
+    self._grad = jax.jit(self._gradient_of)
+    self._plus = jax.jit(_added, donate_argnums=0)
+    self._norm = jax.jit(self._norm_of)
+    self._check = jax.jit(self._is_sound)
+    self._move = jax.jit(self._moved, donate_argnums=0)
+    self._roll = jax.jit(self._rolled, donate_argnums=0)
 
   def init(self, params: Params) -> TrainState:
     """A fresh state with its own copy of `params` (updates donate theirs).
@@ -252,14 +263,19 @@ class Learner:
     Returns:
       The new state, and what `update_metrics` takes of the mini-batch.
     """
-    if self._buckets is None:
-      return self._step(state, self._kept, parts[0], own)
-    total, sums = self._nothing(state.params), []
+    total, sums = None, []
     for pieces in parts:
-      total, found = self._add(state.params, self._kept, total, pieces, own)
+      gradient, found = self._grad(state.params, self._kept, pieces, own)
+      total = gradient if total is None else self._plus(total, gradient)
       sums.append(found)
-    state, applied = self._apply(state, *total)
-    return state, {"sums": sums, **applied}
+    assert total is not None
+    norm, scale = self._norm(total, [found["tokens_sum"] for found in sums])
+    rest = state.opt_state, state.updates
+    sound = self._check(state.params, rest, total, scale)
+    params = self._move(state.params, rest, total, scale, sound)
+    opt_state, updates = self._roll(rest, total, scale, sound)
+    state = TrainState(params=params, opt_state=opt_state, updates=updates)
+    return state, {"sums": sums, "grad_norm": norm, "sound": sound}
 
   def lower(
     self, params: Params, *, rows: int, length: int, width: int
@@ -418,71 +434,89 @@ class Learner:
     }
     return loss, jax.lax.stop_gradient(sums)
 
-  def _gradient(
-    self, params: Params, kept: Params, rows: Rows, own: Array
+  def _gradient_of(
+    self, params: Params, kept: Params, pieces: Rows, own: Array
   ) -> tuple[Params, Rows]:
-    """Of the loss sum of one micro-batch, and its sums."""
-    slope = jax.grad(self._loss, has_aux=True)
-    gradient, sums = slope(params, kept, rows, own)
-    return self._pin(gradient), sums
+    """Of the loss sum over M micro-batches, and their sums, [M] each."""
+
+    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
+      slope = jax.grad(self._loss, has_aux=True)
+      gradient, sums = slope(params, kept, rows, own)
+      return self._pin(gradient), sums
+
+    if len(pieces["tokens"]) > 1:
+      zero = jax.tree.map(jnp.zeros_like, params)
+      return _accumulate(gradient_fn, zero, pieces)
+    gradient, sums = gradient_fn(_only(pieces))
+    return gradient, {name: value[None] for name, value in sums.items()}
 
   def _minibatch_step(
     self, state: TrainState, kept: Params, pieces: Rows, own: Array
   ) -> tuple[TrainState, Rows]:
-    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
-      return self._gradient(state.params, kept, rows, own)
+    gradient, sums = self._gradient_of(state.params, kept, pieces, own)
+    norm, scale = self._norm_of(gradient, [sums["tokens_sum"]])
+    rest = state.opt_state, state.updates
+    sound = self._is_sound(state.params, rest, gradient, scale)
+    params = self._moved(state.params, rest, gradient, scale, sound)
+    opt_state, updates = self._rolled(rest, gradient, scale, sound)
+    new = TrainState(params=params, opt_state=opt_state, updates=updates)
+    return new, {"sums": [sums], "grad_norm": norm, "sound": sound}
 
-    if len(pieces["tokens"]) == 1:
-      gradient, found = gradient_fn(_only(pieces))
-      sums = {name: value[None] for name, value in found.items()}
-    else:
-      zero = jax.tree.map(jnp.zeros_like, state.params)
-      gradient, sums = _accumulate(gradient_fn, zero, pieces)
-    count = sums["tokens_sum"].sum()
-    state, applied = self._apply_gradient(state, gradient, count)
-    return state, {"sums": [sums], **applied}
+  def _norm_of(
+    self, gradient: Params, counts: list[Array]
+  ) -> tuple[Array, Array]:
+    """Norm of a gradient sum over so many tokens, its factor with the clip."""
+    count = jnp.maximum(sum(part.sum() for part in counts), 1.0)
+    norm = optax.tree.norm(gradient) / count
+    limit = self._config.max_grad_norm
+    clip = jnp.where(norm < limit, 1.0, limit / norm)
+    return norm, jnp.where(jnp.isfinite(norm), clip / count, jnp.nan)
 
-  def _no_gradient(self, params: Params) -> tuple[Params, Array]:
-    zero = jax.tree.map(jnp.zeros_like, params)
-    return self._pin(zero), jnp.zeros((), jnp.float32)
+  def _changes(
+    self, params: Params, rest: Rest, gradient: Params, scale: Array
+  ) -> tuple[Params, optax.OptState]:
+    gradient = jax.tree.map(lambda g: g * scale, gradient)
+    return self._optimizer.update(gradient, rest[0], params)
 
-  def _add_piece(
+  def _is_sound(
+    self, params: Params, rest: Rest, gradient: Params, scale: Array
+  ) -> Array:
+    """Whether the step may be taken.
+
+    Finite gradients can still make infinite steps (an infinite rate, say).
+    """
+    changes = self._changes(params, rest, gradient, scale)[0]
+    # Squared, so that a length that overflows counts as infinite.
+    tops = [jnp.max(jnp.abs(x)) ** 2 for x in jax.tree.leaves(changes)]
+    return jnp.isfinite(scale) & jnp.isfinite(sum(tops))
+
+  def _moved(
     self,
     params: Params,
-    kept: Params,
-    total: tuple[Params, Array],
-    pieces: Rows,
-    own: Array,
-  ) -> tuple[tuple[Params, Array], Rows]:
-    """Gradient and tokens so far with those of one micro-batch; its sums."""
-
-    def gradient_fn(rows: Rows) -> tuple[Params, Rows]:
-      return self._gradient(params, kept, rows, own)
-
-    gradient, sums = _accumulate(gradient_fn, total[0], pieces)
-    return (gradient, total[1] + sums["tokens_sum"].sum()), sums
-
-  def _apply_gradient(
-    self, state: TrainState, gradient: Params, count: Array
-  ) -> tuple[TrainState, Rows]:
-    """The optimizer's update by a mini-batch's gradient sum over its tokens."""
-    count = jnp.maximum(count, 1.0)
-    gradient = jax.tree.map(lambda g: g / count, gradient)
-    norm = optax.tree.norm(gradient)
-    changes, opt_state = self._optimizer.update(
-      gradient, state.opt_state, state.params
+    rest: Rest,
+    gradient: Params,
+    scale: Array,
+    sound: Array,
+  ) -> Params:
+    """The weights after the step, or as they were."""
+    changes = self._changes(params, rest, gradient, scale)[0]
+    return self._pin(
+      _chosen(sound, optax.apply_updates(params, changes), params)
     )
-    new = TrainState(
-      params=optax.apply_updates(state.params, changes),
-      opt_state=opt_state,
-      updates=state.updates + 1,
+
+  def _rolled(
+    self, rest: Rest, gradient: Params, scale: Array, sound: Array
+  ) -> Rest:
+    """Moments and the count of updates after the step, or as they were."""
+    # The changes, which alone depend on the weights, are not asked for.
+    opt_state = self._changes(gradient, rest, gradient, scale)[1]
+    new = _chosen(sound, (opt_state, rest[1] + 1), rest)
+    if self._placement is None:
+      return new
+    where = self._placement.of_optimizer(self._optimizer, new[0], gradient)
+    return jax.lax.with_sharding_constraint(
+      new, (where, self._placement.everywhere)
     )
-    # Finite gradients can still make infinite steps (an infinite rate, say).
-    sound = jnp.isfinite(norm) & jnp.isfinite(optax.tree.norm(changes))
-    new = jax.tree.map(lambda a, b: jnp.where(sound, a, b), new, state)
-    if self._placement is not None:
-      new = jax.lax.with_sharding_constraint(new, self._where(new))
-    return new, {"grad_norm": norm, "sound": sound}
 
   def _pin(self, params: Params) -> Params:
     if self._placement is None:
@@ -517,6 +551,14 @@ def _only(pieces: Rows) -> Rows:
   return {name: value[0] for name, value in pieces.items()}
 
 
+def _chosen(first: Array, one: Any, other: Any) -> Any:
+  return jax.tree.map(lambda a, b: jnp.where(first, a, b), one, other)
+
+
+def _added(total: Params, more: Params) -> Params:
+  return jax.tree.map(jnp.add, total, more)
+
+
 def _accumulate(
   gradient_fn: Callable[[Rows], tuple[Params, Rows]],
   total: Params,
@@ -526,6 +568,6 @@ def _accumulate(
 
   def add(total: Params, rows: Rows) -> tuple[Params, Rows]:
     gradient, sums = gradient_fn(rows)
-    return jax.tree.map(jnp.add, total, gradient), sums
+    return _added(total, gradient), sums
 
   return jax.lax.scan(add, total, pieces)

@@ -76,6 +76,7 @@ def token_logprobs(
   check(hidden, head, temperature)
   backend = choose(backend, interpret=interpret)
   chunk = min(max(chunk, 1), length)
+  chunk = -(-length // -(-length // chunk))  # as many chunks, of like size
   padding = -length % chunk
   if padding:
     hidden = jnp.pad(hidden, ((0, 0), (0, padding), (0, 0)))
