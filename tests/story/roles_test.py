@@ -333,3 +333,23 @@ def test_scripted_chat_refuses_a_role_without_a_script():
   )
   with pytest.raises(ChatError, match="cook"):
     ask(chat.complete(request))
+
+
+def test_the_pair_checker_reads_the_request_and_no_length(roles):
+  told = (
+    "mia and tom came to the barn . the bell made no sound . tom tied the rope"
+    " to the bell ."
+  )
+  ramble = "the sun was high . the wind was cold . it was a long day . " * 3
+
+  def better(first, second):
+    return ask(
+      roles.pair_checker.compare(
+        prompt=PROMPT, first=first, second=second, op="p", seed=0
+      )
+    )
+
+  assert better(told, LIST) == "first"
+  assert better(LIST, told) == "second"
+  assert better(ramble, told) == "second"
+  assert better(LIST, LIST) == "equal"
