@@ -16,8 +16,7 @@ from varl_jax.benchmarks.protocol import BenchmarkTask
 from varl_jax.evaluation import Outcome
 from varl_jax.evaluation_data import notices
 from varl_jax.evaluation_setup import Prepared
-from varl_jax.page import flatten
-from varl_jax.page import render_page as render_page_of
+from varl_jax.page import flatten, points, render_page
 from varl_jax.run_folder import replace_text
 from varl_jax.types import Criterion, Verdict
 
@@ -43,7 +42,7 @@ def write_page(
   show_items: bool = False,
 ) -> pathlib.Path:
   """Writes `report.html`; returns its path."""
-  page = render_page(
+  page = results_page(
     title=prepared.data.benchmark.title,
     tasks=prepared.data.tasks,
     results=results,
@@ -56,7 +55,7 @@ def write_page(
   return path
 
 
-def render_page(
+def results_page(
   *,
   title: str,
   tasks: Sequence[BenchmarkTask],
@@ -66,7 +65,7 @@ def render_page(
   show_items: bool,
 ) -> str:
   """The page's HTML; a pure function of its arguments."""
-  page = render_page_of(
+  page = render_page(
     "evaluation.html.jinja",
     title=title,
     results=results,
@@ -126,7 +125,8 @@ def histogram(scores: Sequence[float]) -> Markup:
   ).format(f"{low:.2f}", f"{high:.2f}")
   return Markup(
     '<svg class="chart" viewBox="0 0 480 154" role="img" aria-label="{}">'
-    '<g fill="currentColor">{}</g>{}</svg>'
+    '<g>{}</g><line class="axis" x1="10" x2="467" y1="130.5" y2="130.5"/>{}'
+    "</svg>"
   ).format(
     f"Scores of {len(scores)} tasks from {low:.2f} to {high:.2f}", bars, ends
   )
@@ -203,7 +203,7 @@ def _row(item: Criterion, verdict: Verdict | None) -> dict[str, Any]:
   if verdict is not None and verdict.met is not None:
     word, kind = ("met", "met") if verdict.met else ("not met", "not-met")
   return {
-    "points": f"{item.points:+g}",
+    "points": points(item.points),
     "text": item.text,
     "word": word,
     "kind": kind,
@@ -214,4 +214,6 @@ def _row(item: Criterion, verdict: Verdict | None) -> dict[str, Any]:
 def _number(value: float | None) -> str:
   if value is None:
     return "none"
-  return charts.number(value) if value > 100 else f"{value:.3f}"
+  if value > 100:
+    return charts.number(value)
+  return f"{value:.3f}".replace("-", "\u2212")
