@@ -3,9 +3,10 @@
     python -m varl_jax.main --config=configs/story.py
 
 After a colon, one of: `rri` (the default), `co_evolve_only`,
-`generation_only`, `rar`, `sibyl_sense` (the paper's arms, Section 4), `smollm2`
-(a real 135M instruct model as the policy; needs the extra of that name),
-`lookup` (the policy may look up what a rubric asks for and no request tells).
+`generation_only`, `rar`, `sibyl_sense`, `evo_rubrics` (the paper's arms,
+Section 4), `smollm2` (a real 135M instruct model as the policy; needs the extra
+of that name), `lookup` (the policy may look up what a rubric asks for and no
+request tells).
 
 Every number that differs from the paper's is scaled to stories of some fifty
 words and a policy of 0.2M parameters.
@@ -15,7 +16,14 @@ import ml_collections
 
 from varl_jax.config import Config
 
-METHODS = ("rri", "co_evolve_only", "generation_only", "rar", "sibyl_sense")
+METHODS = (
+  "rri",
+  "co_evolve_only",
+  "generation_only",
+  "rar",
+  "sibyl_sense",
+  "evo_rubrics",
+)
 OTHERS = ("smollm2", "lookup")
 
 
@@ -48,6 +56,13 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
     method=dict(measure_exploits=True),
     admission=dict(barrier=True),
     evolution=dict(interval=5),
+    # Adapters are fewer weights than all, and so move faster.
+    evo=dict(
+      max_set=64,
+      generator_start="story",
+      learning_rate=1e-3,
+      generator_learning_rate=1e-3,
+    ),
     eval=dict(interval=5, tasks=48, samples=8),
     checkpoint=dict(interval=5),
   )

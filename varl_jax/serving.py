@@ -79,6 +79,8 @@ def make_service(
       domain.checks,
       judge_chat=models.judge,
       registry=domain.registry,
+      language=domain.rubric_language,
+      verifiers=domain.verifiers,
     )
     stack.callback(roles.close)
     passages = open_passages(config.retrieval)
