@@ -78,6 +78,7 @@ def _use_lookup(config: ml_collections.ConfigDict) -> None:
   config.update(
     model=dict(path="story_lookup", max_prompt=56, max_response=104),
     tools=dict(names="lookup", max_calls=1, max_result_tokens=24),
+    evo=dict(generator_start=""),
     method=dict(name="generation_only", measure_exploits=False),
   )
 
@@ -94,6 +95,7 @@ def _use_smollm2(config: ml_collections.ConfigDict) -> None:
       learning_rate=1e-5,
     ),
     reward=dict(length_center=420),
+    evo=dict(generator_start=""),
     pool=dict(capacity=16),
     eval=dict(interval=3, tasks=2, samples=2),
     checkpoint=dict(interval=1, keep=1),

@@ -39,7 +39,7 @@ ROWS, LENGTH = 64, 88
 _OUT = flags.DEFINE_string(
   "out", "varl_jax/story/policy/rubric_adapter", "Folder to write."
 )
-_STEPS = flags.DEFINE_integer("steps", 500, "Optimizer updates.")
+_STEPS = flags.DEFINE_integer("steps", 240, "Optimizer updates.")
 _SEED = flags.DEFINE_integer("seed", 1, "Seed of data and weights.")
 
 

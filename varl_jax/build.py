@@ -23,7 +23,7 @@ from jax.sharding import Mesh
 
 from varl_jax import serving
 from varl_jax.checkpoints import CheckpointError, Checkpoints
-from varl_jax.companions import Companion, fresh_copies
+from varl_jax.companions import Companion, fresh_states
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
 from varl_jax.frozen_models import open_validation_judge, total_usage
@@ -138,7 +138,7 @@ class Policy:
     return RunState(
       policy=self.learner.init(self.params),
       head=None if self.suspecting is None else self.suspecting.init(),
-      others=fresh_copies(self.companions),
+      others=fresh_states(self.companions),
     )
 
   def with_tools(self, box: ToolBox) -> "Policy":

@@ -123,6 +123,6 @@ def scored_batch(
   return batch, measured
 
 
-def fresh_copies(companions: Sequence[Companion]) -> dict[str, TrainState]:
+def fresh_states(companions: Sequence[Companion]) -> dict[str, TrainState]:
   """The state of each before the first step."""
   return {c.name: c.learner.init(c.params) for c in companions}

@@ -258,6 +258,20 @@ def _figures(records: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
       " tokens/s",
     ),
   ]
+  if _series(records, "evo/parsed"):
+    wanted.append(
+      (
+        "What rubric sets earn",
+        "The reward of a rubric generator that is trained, and the share of its"
+        " sets that can be read.",
+        [
+          line("reward", "rubric_generator/reward/mean", "reward"),
+          line("share that parses", "evo/parsed", "quiet", dashed=True),
+        ],
+        None,
+        "",
+      )
+    )
   return [
     {
       "title": title,

@@ -26,7 +26,7 @@ from typing import Any, Final
 import jax
 
 from varl_jax.checkpoints import CheckpointError, Checkpoints, SaveError
-from varl_jax.companions import Companion, fresh_copies, scored_batch
+from varl_jax.companions import Companion, fresh_states, scored_batch
 from varl_jax.config import Config
 from varl_jax.llm.journal import JournalError
 from varl_jax.metrics import MetricsWriter, Progress, RecordError
@@ -141,7 +141,7 @@ class Trainer:
     return RunState(
       policy=self.learner.init(params),
       head=None if self.suspecting is None else self.suspecting.init(),
-      others=fresh_copies(self.companions),
+      others=fresh_states(self.companions),
     )
 
   def _step(
@@ -207,14 +207,18 @@ class Trainer:
 
   def _beside(self, state: RunState, step: int) -> dict[str, list[Group]]:
     """What each companion writes in a step, by its name."""
-    return {
-      companion.name: companion.collect(
-        self.service.prompts_for(step, companion.name),
-        state.others[companion.name],
-        step=step,
-      )
-      for companion in self.companions
-    }
+    found = {}
+    for companion in self.companions:
+      name = companion.name
+      prompts = self.service.prompts_for(step, name)
+      found[name] = companion.collect(prompts, state.others[name], step=step)
+      if prompts and not found[name]:
+        raise TrainingFailure(
+          f"All {len(prompts)} prompts of {name} in step {step} are longer"
+          f" than model.max_prompt ({self.config.model.max_prompt} tokens);"
+          " raise it."
+        )
+    return found
 
   def _learn(
     self,
