@@ -12,7 +12,7 @@ from tests import fakes
 from varl_jax import build, checkpoint_answers
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import from_config_dict
-from varl_jax.methods.evo_rubrics import GENERATOR
+from varl_jax.methods.co_grading import GENERATOR
 from varl_jax.metrics import MetricsWriter, Progress
 from varl_jax.models.loading import load_model
 from varl_jax.suspicion import RunState

@@ -11,12 +11,8 @@ from tests.methods import running
 from tests.service import hosts
 from varl_jax.config import LoraConfig
 from varl_jax.methods import learners
-from varl_jax.methods.evo_rubrics import (
-  GENERATOR,
-  CoGrading,
-  distinct,
-  middle_answer,
-)
+from varl_jax.methods.co_grading import GENERATOR, CoGrading
+from varl_jax.methods.rubric_sets import distinct, middle_answer
 from varl_jax.service.assessment import Assessor
 from varl_jax.types import Criterion
 
