@@ -47,18 +47,20 @@ class RunState:
   others: dict[str, TrainState] = dataclasses.field(default_factory=dict)
 
   def saved(self) -> Any:
-    """What a checkpoint holds.
+    """What a checkpoint holds: the policy alone where there is nothing else.
 
-    The policy alone where there is nothing else; else a dict by name, `policy`,
-    `head` and the names of the other learners.
+    With other learners it is a dict by name, the head's being `head`.
     """
-    beside = {} if self.head is None else {_HEAD: self.head}
-    beside |= self.others
-    return {_POLICY: self.policy, **beside} if beside else self.policy
+    if self.others:
+      head = {} if self.head is None else {_HEAD: self.head}
+      return {_POLICY: self.policy, **head, **self.others}
+    return self.policy if self.head is None else self
 
   @classmethod
   def restored(cls, found: Any) -> "RunState":
     """The state of what `saved` gave."""
+    if isinstance(found, cls):
+      return found
     if not isinstance(found, dict):
       return cls(policy=found)
     others = dict(found)
