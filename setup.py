@@ -96,7 +96,7 @@ setuptools.setup(
     "varl_jax": ["*.css", "*.jinja", "*.js"],
     "varl_jax.prompts": ["**/*.txt", "**/*.json"],
     "varl_jax.retrieval": ["lexicons/*.txt"],
-    "varl_jax.story": ["*.json", "policy/*", "lookup_policy/*"],
+    "varl_jax.story": ["*.json", "policy/*", "policy/*/*", "lookup_policy/*"],
   },
   install_requires=REQUIREMENTS,
   extras_require=EXTRAS,

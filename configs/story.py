@@ -3,10 +3,11 @@
     python -m varl_jax.main --config=configs/story.py
 
 After a colon, one of: `rri` (the default), `co_evolve_only`,
-`generation_only`, `rar`, `sibyl_sense` (the paper's arms, Section 4), `smollm2`
-(a real 135M instruct model as the policy; needs the extra of that name),
-`smollm2_self` (it fills every role too; needs the extra `constrained`),
-`lookup` (the policy may look up what a rubric asks for and no request tells).
+`generation_only`, `rar`, `sibyl_sense`, `evo_rubrics` (the paper's arms,
+Section 4), `smollm2` (a real 135M instruct model as the policy; needs the extra
+of that name), `smollm2_self` (it fills every role too; needs the extra
+`constrained`), `lookup` (the policy may look up what a rubric asks for and no
+request tells).
 
 Every number that differs from the paper's is scaled to stories of some fifty
 words and a policy of 0.2M parameters.
@@ -16,7 +17,14 @@ import ml_collections
 
 from varl_jax.config import SELF, Config
 
-METHODS = ("rri", "co_evolve_only", "generation_only", "rar", "sibyl_sense")
+METHODS = (
+  "rri",
+  "co_evolve_only",
+  "generation_only",
+  "rar",
+  "sibyl_sense",
+  "evo_rubrics",
+)
 OTHERS = ("smollm2", "smollm2_self", "lookup")
 
 
@@ -49,6 +57,13 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
     method=dict(measure_exploits=True),
     admission=dict(barrier=True),
     evolution=dict(interval=5),
+    # Adapters are fewer weights than all, and so move faster.
+    evo=dict(
+      max_set=64,
+      generator_start="story",
+      learning_rate=1e-3,
+      generator_learning_rate=1e-3,
+    ),
     eval=dict(interval=5, tasks=48, samples=8),
     checkpoint=dict(interval=5),
   )
@@ -66,6 +81,7 @@ def _use_lookup(config: ml_collections.ConfigDict) -> None:
   config.update(
     model=dict(path="story_lookup", max_prompt=56, max_response=104),
     tools=dict(names="lookup", max_calls=1, max_result_tokens=24),
+    evo=dict(generator_start=""),
     method=dict(name="generation_only", measure_exploits=False),
   )
 
@@ -82,6 +98,7 @@ def _use_smollm2(config: ml_collections.ConfigDict) -> None:
       learning_rate=1e-5,
     ),
     reward=dict(length_center=420),
+    evo=dict(generator_start=""),
     pool=dict(capacity=16),
     eval=dict(interval=3, tasks=2, samples=2),
     checkpoint=dict(interval=1, keep=1),

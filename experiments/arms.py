@@ -3,8 +3,6 @@
 An arm is what of a config it changes; a setting is a config file with a variant
 for the models and judges of Section 10 of the specification. Any arm can be run
 in any setting (`experiments.compare_arms`), and the order is the paper's.
-EvoRubrics trains a second adapter, which the trainer does not build yet, so it
-is no arm here; its figure stands in `PAPER` with the others.
 """
 
 import dataclasses
@@ -52,6 +50,9 @@ ARMS: Final[Mapping[str, Arm]] = {
     label="Generation Only", changes={"method.name": "generation_only"}
   ),
   "rar": Arm(label="RaR", changes={"method.name": "rar"}),
+  "evo_rubrics": Arm(
+    label="EvoRubrics", changes={"method.name": "evo_rubrics"}
+  ),
   "sibyl_sense": Arm(
     label="SibylSense", changes={"method.name": "sibyl_sense"}
   ),
@@ -144,8 +145,6 @@ PAPER: Final[Mapping[str, float]] = {
   "co_evolve_only": 0.506,
   "rri": 0.533,
 }
-# The arms of that figure that cannot be run here yet.
-PAPER_ONLY: Final[Mapping[str, str]] = {"evo_rubrics": "EvoRubrics"}
 
 
 def config_flags(setting: str, arm: str) -> list[str]:

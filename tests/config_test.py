@@ -63,6 +63,7 @@ def test_defaults_survive_the_round_trip():
     ({"train": {"steps": -1}}, "train.steps is at least 1, got -1"),
     ({"train": {"steps": 0}}, "train.steps is at least 1, got 0"),
     ({"train": {"samples": 1}}, "train.samples is at least 2"),
+    ({"evo": {"sets": 1}}, "evo.sets is at least 2"),
     ({"train": {"temperature": 0.0}}, "train.temperature is above 0"),
     ({"train": {"learning_rate": -1e-6}}, "learning_rate is above 0"),
     (

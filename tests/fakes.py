@@ -265,6 +265,40 @@ def item_writer(reading: Reading) -> str:
   return json.dumps({"items": items})
 
 
+def reviser(reading: Reading) -> str:
+  """Adds every thing that the rubric names."""
+  named = words_of(reading.blocks["RUBRIC"])
+  return f"{reading.blocks['ANSWER']} {' '.join(named)}"
+
+
+def rubric_set(*items: tuple[str, float, str]) -> str:
+  """A rubric set as a trained generator writes it."""
+  return json.dumps(
+    {
+      "rubric_items": [
+        {"criterion_text": text, "points": points, "check": check}
+        for text, points, check in items
+      ]
+    }
+  )
+
+
+def rubric_sets(prompt: Task, step: int, count: int = 4) -> list[Rollout]:
+  """A fake generator's sets for a prompt; some are no sets."""
+  rng = random.Random(f"{prompt.task_id}/{step}")
+  words = words_of(prompt.prompt[-1].content)
+  sets = []
+  for sample in range(count):
+    items = [
+      (f"Brings the {word} into the text.", rng.randint(1, 9), f"has({word})")
+      for word in rng.sample(words, 2)
+    ]
+    listed = ("Lists things without a verb.", -5, "bare_list()")
+    text = rubric_set(*items, *([listed] if rng.random() < 0.5 else []))
+    sets.append(text if sample else "Once there was no rubric.")
+  return [rollout(prompt, sample, text) for sample, text in enumerate(sets)]
+
+
 RESPONDERS: Mapping[str, Callable[[Reading], str]] = {
   "proposer": proposer,
   "generator": generator,
@@ -281,6 +315,7 @@ RESPONDERS: Mapping[str, Callable[[Reading], str]] = {
   "checklist": checklist,
   "rater": rater,
   "item_writer": item_writer,
+  "reviser": reviser,
 }
 
 

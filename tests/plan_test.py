@@ -9,8 +9,9 @@ import sys
 
 import pytest
 
+from tests import fakes
 from varl_jax.config import ConfigError, from_config_dict
-from varl_jax.methods import METHODS
+from varl_jax.methods import METHODS, learners
 from varl_jax.plan import make_plan, show
 from varl_jax.plan_lines import PARTS, fresh_tasks
 from varl_jax.plan_terms import Assumptions
@@ -317,6 +318,13 @@ def answers(task, step, count):
     )
 
 
+def rubric_sets(prompt, task, count):
+  """The task's own rubric, again and again."""
+  items = [(c.text, c.points, c.check) for c in task.rubric.criteria]
+  text = fakes.rubric_set(*items)
+  return [fakes.rollout(prompt, sample, text) for sample in range(count)]
+
+
 @pytest.fixture(scope="module")
 def counted(tmp_path_factory):
   """Calls of short runs, by method."""
@@ -334,7 +342,16 @@ def counted(tmp_path_factory):
         (task, list(answers(task, step, settings.train.samples)))
         for task in service.poll(step, settings.train.tasks_per_step)
       ]
-      service.report(step, service.grade(step, groups))
+      sets = {
+        spec.name: [
+          (prompt, rubric_sets(prompt, task, spec.train.samples))
+          for prompt, (task, _) in zip(
+            service.prompts_for(step, spec.name), groups, strict=True
+          )
+        ]
+        for spec in learners(settings)[1:]
+      }
+      service.report(step, service.grade(step, groups, sets))
     service.close()
     found[method] = chat.calls
   return found
@@ -367,6 +384,9 @@ def test_what_is_certain_is_counted_exactly(counted, method):
     # Three lists' worth of tasks fit, so every serving is a new one.
     assert plan.derived["new tasks a step"] == 12
     assert calls_of(counts, "decomposer") >= 12 * 4 / 2
+  elif method == "evo_rubrics":
+    assert calls_of(counts, "reviser") == 12 * 4 * 4
+    assert line(plan, "reviser", "revisions").calls == 12 * 4
   elif method == "sibyl_sense":
     assert calls_of(counts, "honest") == 12 * 4 / 2
     assert line(plan, "honest", "references").calls == 12 / 2

@@ -62,11 +62,12 @@ class Spy:
     self.served += tasks
     return tasks
 
-  def grade(self, step, groups):
+  def grade(self, step, groups, others):
     self.calls.append("grade")
+    assert others == {}
     if step == self.fail_at:
       raise ServiceFailure("The judge is down.")
-    graded = self.inner.grade(step, groups)
+    graded = self.inner.grade(step, groups, others)
     if self.unscorable:
       graded = [_without_scores(group) for group in graded]
     self.graded += graded

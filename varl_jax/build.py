@@ -10,7 +10,6 @@ The parts and who gets what:
 
 import contextlib
 import dataclasses
-import math
 import os
 import pathlib
 import signal
@@ -26,6 +25,7 @@ from jax.sharding import Mesh
 from varl_jax import processes, serving, timeline
 from varl_jax.async_loop import AsyncTrainer
 from varl_jax.checkpoints import CheckpointError, Checkpoints
+from varl_jax.companions import Companion, fresh_states
 from varl_jax.config import Config, ConfigError
 from varl_jax.domains import Domain, load_domain
 from varl_jax.frozen_models import (
@@ -37,12 +37,10 @@ from varl_jax.judged_validation import JudgedValidator
 from varl_jax.llm.chat import ChatModel
 from varl_jax.llm.journal import JournalError
 from varl_jax.local_models import LoadedModel, open_local
-from varl_jax.methods import METHODS
+from varl_jax.methods import METHODS, learners
 from varl_jax.metrics import MetricsError, MetricsWriter, NoMetrics, Progress
-from varl_jax.models import lora, sharding
 from varl_jax.models.errors import ModelError
-from varl_jax.models.loading import load_model
-from varl_jax.models.registry import CausalModel, make_model
+from varl_jax.models.registry import CausalModel
 from varl_jax.models.tokenizer import Tokenizer
 from varl_jax.models.tool_turns import tool_turns
 from varl_jax.models.turns import Turns
@@ -62,17 +60,17 @@ from varl_jax.run_folder import (
   run_id,
 )
 from varl_jax.sampling.local_chat import LocalChat
-from varl_jax.sampling.policy_sampler import PolicySampler
 from varl_jax.service import evidence
 from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.hosting import HostedService, Notices
 from varl_jax.service.http_client import HttpService
 from varl_jax.service.store import Store, StoreError
 from varl_jax.solver_tools import tool_specs
-from varl_jax.suspicion import Suspecting
+from varl_jax.suspicion import RunState, Suspecting
 from varl_jax.team import Team
 from varl_jax.tool_rollouts import ToolUse
 from varl_jax.trainer import Trainer, TrainingFailure
+from varl_jax.trunk import load_trunk
 from varl_jax.types import ToolCall, ToolResult
 from varl_jax.watchdog import Watchdog
 
@@ -151,7 +149,8 @@ class Policy:
   """The policy's side: two samplers of one model, its learner, its weights.
 
   `suspecting` is None in a run without a discriminator, `frozen` in one whose
-  roles are other models. Who uses the devices takes `turns`.
+  roles are other models; `companions` are the learners beside the policy. Who
+  uses the devices takes `turns`.
   """
 
   worker: RolloutWorker
@@ -159,8 +158,17 @@ class Policy:
   learner: Learner
   params: Any
   suspecting: Suspecting | None = None
+  companions: tuple[Companion, ...] = ()
   frozen: LoadedModel | None = None
   turns: Turns = dataclasses.field(default_factory=Turns)
+
+  def fresh(self) -> RunState:
+    """All that a run trains, before its first step."""
+    return RunState(
+      policy=self.learner.init(self.params),
+      head=None if self.suspecting is None else self.suspecting.init(),
+      others=fresh_states(self.companions),
+    )
 
   def with_tools(self, box: ToolBox) -> "Policy":
     """The same with tool calls run by `box`, where the policy has tools."""
@@ -203,84 +211,30 @@ def _tool_use(config: Config, tokenizer: Tokenizer) -> ToolUse | None:
 
 
 def make_policy(config: Config) -> Policy:
-  """Loads the model onto the config's mesh; nothing is compiled yet.
+  """Loads the model for all that the method trains; compiles nothing yet.
 
   Training and validation share a sampler where their temperatures are equal.
   With adapters, the trunk is held in the compute type: it is not trained. The
   first training state takes the weights over, so that they exist once.
   """
-  small = math.prod(dataclasses.astuple(config.mesh)) == 1
-  mesh = None if small else sharding.make_mesh(config.mesh)
-  model_config, params, tokenizer = load_model(
-    config.model.path,
-    dtype=config.model.compute_dtype if config.lora.rank else "float32",
-    shardings=None
-    if mesh is None
-    else lambda axes, shapes: sharding.shardings(axes, shapes, mesh),
+  first, *others = learners(config)
+  trunk = load_trunk(
+    config,
+    adapters=bool(first.lora.rank),
+    tools=lambda tokenizer: _tool_use(config, tokenizer),
   )
-  model = make_model(
-    model_config,
-    dtype=config.model.compute_dtype,
-    remat=config.model.remat,
-  )
-  tools = _tool_use(config, tokenizer)
-  forbidden = tokenizer.forbidden_ids
-  if tools is not None:
-    forbidden |= tools.turns.forbidden_ids
-  axes, turns, frozen = model.axes(), Turns(), None
-  if wants_self(config):
-    frozen = LoadedModel(
-      model=model, params=params, tokenizer=tokenizer, mesh=mesh, axes=axes
-    )
-  if config.lora.rank:
-    key = jax.random.key(config.seed)
-    adapter = lora.init(params, axes, config.lora, key)
-    params = lora.attach(params, adapter, axes)
-    axes = {**axes, **lora.lora_axes(axes, config.lora)}
-  learner = Learner(
-    hidden_fn=model.hidden,
-    head_fn=model.lm_head_weight,
-    vocab_size=model_config.vocab_size,
-    forbidden_ids=sorted(forbidden),
-    config=config.train,
-    importance_cap=config.train.importance_cap
-    if config.train.staleness
-    else None,
-    mesh=mesh,
-    axes=axes if mesh is not None else None,
-    # Frozen weights in a role are still read when the first update is done.
-    owns_params=frozen is None or config.lora.rank > 0,
-    longest=config.model.max_prompt + config.model.max_response,
-    widest=config.model.max_response,
-    turns=turns,
-  )
+  params, axes = trunk.weights(first)
+  learner = trunk.learner(first, axes)
   system = load_prompts(config.domain).system("solver")
 
   def worker(temperature: float) -> RolloutWorker:
-    try:
-      sampler = PolicySampler(
-        whole=learner.whole,
-        axes=axes,
-        mesh=mesh,
-        model=model,
-        stop_ids=tokenizer.stop_ids,
-        forbidden_ids=forbidden,
-        max_prompt=config.model.max_prompt,
-        max_new=config.model.max_response,
-        temperature=temperature,
-        seed=config.seed,
-        continues=tools is not None,
-        turns=turns,
-      )
-    except ValueError as error:
-      raise ConfigError(f"The model cannot be sampled so: {error}") from error
-    return RolloutWorker(
-      sampler=sampler,
-      tokenizer=tokenizer,
+    return trunk.worker(
+      first,
+      learner,
+      axes,
+      temperature=temperature,
       system=system,
-      max_prompt=config.model.max_prompt,
-      reasoning=config.model.reasoning,
-      tools=tools,
+      tools=trunk.tools,
     )
 
   training = worker(config.train.temperature)
@@ -290,9 +244,10 @@ def make_policy(config: Config) -> Policy:
     examiner=training if same else worker(config.eval.temperature),
     learner=learner,
     params=params,
-    suspecting=_make_suspecting(config, model, learner, mesh),
-    frozen=frozen,
-    turns=turns,
+    suspecting=_make_suspecting(config, trunk.model, learner, trunk.mesh),
+    companions=tuple(trunk.companion(spec) for spec in others),
+    frozen=trunk.frozen,
+    turns=trunk.turns,
   )
 
 
@@ -326,10 +281,19 @@ def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
     raise ConfigError(
       f"Unknown method {config.method.name!r}; choose {', '.join(METHODS)}."
     )
-  if team.count > 1 and (config.train.staleness or wants_self(config)):
+  several = len(learners(config)) > 1
+  if team.count > 1 and (
+    config.train.staleness or wants_self(config) or several
+  ):
     raise ConfigError(
-      "Overlapping steps (train.staleness) and roles filled by the frozen"
-      f" weights (`self`) run in one process; this run has {team.count}."
+      "Overlapping steps (train.staleness), roles filled by the frozen weights"
+      " (`self`) and methods with several learners run in one process; this run"
+      f" has {team.count}."
+    )
+  if config.train.staleness and several:
+    raise ConfigError(
+      f"{config.method.name} trains several learners a step, whose steps do not"
+      " overlap; set train.staleness to 0."
     )
   checkpoints = Checkpoints(
     folder=workdir / "checkpoints",
@@ -395,6 +359,7 @@ def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
       progress=progress,
       validator=processes.shared_validator(team, validator),
       suspecting=policy.suspecting,
+      companions=policy.companions,
       kept=kept,
       interrupted=processes.shared_stop(team, interrupted),
       usage=usage,

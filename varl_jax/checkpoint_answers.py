@@ -23,6 +23,7 @@ from varl_jax.checkpoints import Checkpoints
 from varl_jax.config import Config, ConfigError, from_config_dict
 from varl_jax.models.loading import STORY_FOLDER, smollm2_file
 from varl_jax.rollouts import RolloutWorker
+from varl_jax.suspicion import RunState
 from varl_jax.types import Message
 
 GREEDY: Final = 1e-6
@@ -202,7 +203,8 @@ def _restored(
       f"{folder} has no complete checkpoint; name the model folder itself, or"
       " a run that has one."
     )
-  state, _ = checkpoints.restore(step, policy.learner.init(policy.params))
+  found, _ = checkpoints.restore(step, policy.fresh().saved())
+  state = RunState.restored(found).policy
   place = folder / "checkpoints" / str(step)
   return state.params, step, [p for p in place.rglob("*") if p.is_file()]
 

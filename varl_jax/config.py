@@ -464,6 +464,36 @@ class RarConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class EvoConfig:
+  """EvoRubrics, see `methods.evo_rubrics`.
+
+  Both adapters have the targets and the alpha of `lora`, and its rank, or the
+  authors' where that is 0. The answers a task are `train.samples`.
+
+  Attributes:
+    sets: rubric sets a task.
+    max_set: tokens of one at most; 0 for `model.max_response`.
+    generator_start: folder of the adapter that the rubric generator begins
+      with, or `story`, the one in this package; "" begins with a new one.
+    learning_rate: of the policy's adapter; 0 for `train.learning_rate`.
+    generator_learning_rate: of the generator's; likewise.
+    reference: whether likeness to the rubric that the frozen generator wrote is
+      rewarded; without it, as where there is no reference, that part is left
+      out.
+    reflect: whether an answer is revised with each set and what it gains is
+      rewarded.
+  """
+
+  sets: int = 4
+  max_set: int = 0
+  generator_start: str = ""
+  learning_rate: float = 0.0
+  generator_learning_rate: float = 0.0
+  reference: bool = False
+  reflect: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EvalConfig:
   """Validation on held-out tasks, every `interval` steps and at the end.
 
@@ -531,6 +561,7 @@ class Config:
   memo: MemoConfig = MemoConfig()
   method: MethodConfig = MethodConfig()
   rar: RarConfig = RarConfig()
+  evo: EvoConfig = EvoConfig()
   eval: EvalConfig = EvalConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
   report: ReportConfig = ReportConfig()
@@ -692,6 +723,9 @@ _AT_LEAST_ZERO = (
   "admission.min_answer_chars",
   "memo.kappa",
   "memo.tolerance",
+  "evo.max_set",
+  "evo.learning_rate",
+  "evo.generator_learning_rate",
 )
 _POSITIVE = (
   "tools.timeout_s",
@@ -777,6 +811,11 @@ def _validate(config: Config) -> None:
     raise ConfigError(
       f"train.samples is at most {MAX_SAMPLES} (the referee letters the answers"
       f" of a group), got {config.train.samples}."
+    )
+  if config.evo.sets < 2:
+    raise ConfigError(
+      "evo.sets is at least 2 (advantages compare the sets of a task), got"
+      f" {config.evo.sets}."
     )
   if config.train.min_graded > config.train.samples:
     raise ConfigError(

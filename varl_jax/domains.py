@@ -21,6 +21,7 @@ from varl_jax.prompts.loader import (
   load_reference,
 )
 from varl_jax.protocols import Validator
+from varl_jax.roles.rubric_author import RubricLanguage
 from varl_jax.rubrics.checks import CheckRegistry
 from varl_jax.service.evolution_stats import CorpusStatistics
 from varl_jax.service.solver_tools import Tool
@@ -55,6 +56,8 @@ class Domain:
     reference: known statistics of the target, None without any.
     make_validator: builds the held-out tasks, only where they are wanted.
     tools: the solver may call here alone, by name.
+    rubric_language: what the policy's model writes rubrics in where it is
+      trained to, None for JSON.
   """
 
   chat: ChatModel | None
@@ -65,6 +68,7 @@ class Domain:
   make_validator: MakeValidator
   registry: str = ""
   tools: Mapping[str, Tool] = dataclasses.field(default_factory=dict)
+  rubric_language: RubricLanguage | None = None
 
 
 def load_domain(config: Config) -> Domain:
@@ -87,7 +91,8 @@ def load_domain(config: Config) -> Domain:
 
 
 def _story(config: Config) -> Domain:
-  from varl_jax.story import lookup, world  # a domain loads only its own parts
+  # A domain loads only its own parts.
+  from varl_jax.story import lookup, rubric_words, world
 
   signs = lookup.LOOKUP.name in config.tools.chosen
   part = lookup if signs else world
@@ -115,6 +120,9 @@ def _story(config: Config) -> Domain:
     make_validator=make_validator,
     registry=registry,
     tools=lookup.TOOLS if signs else {},
+    rubric_language=(
+      rubric_words.LANGUAGE if config.model.path == STORY else None
+    ),
   )
 
 

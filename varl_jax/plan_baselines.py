@@ -9,6 +9,7 @@ from varl_jax.methods.rar import static_list
 from varl_jax.plan_lines import Planner
 from varl_jax.plan_terms import Assumptions, Line
 from varl_jax.rubrics import checklists
+from varl_jax.rubrics.validation import MAX_CRITERIA
 from varl_jax.service.writing import RETRIES
 
 # Items of a checklist that its author is expected to write.
@@ -141,7 +142,52 @@ class SibylSensePlanner(Planner):
     ]
 
 
+class EvoRubricsPlanner(Planner):
+  """EvoRubrics: every answer under every rubric set, and revisions.
+
+  The sets are written by the trained generator and cost no call.
+  """
+
+  def __init__(self, config: Config, assume: Assumptions):
+    super().__init__(config, assume)
+    # Distinct ones, if no two sets ask for the same.
+    self.criteria = self.written * config.evo.sets
+    self.most_criteria = MAX_CRITERIA * config.evo.sets
+
+  def grading(self) -> list[Line]:
+    """Answers, then the middle one of each task revised with each set."""
+    lines = super().grading()
+    if not self.config.evo.reflect:
+      return lines
+    assume, tasks = self.assume, self.config.train.tasks_per_step
+    sets = self.config.evo.sets
+    revised, others = tasks * sets, max(1, sets - 1)
+    formula = f"{tasks} tasks x {sets} sets"
+    return [
+      *lines,
+      self.line(
+        "reviser",
+        "revisions",
+        revised,
+        revised,
+        reads=self._blocks(
+          assume.tokens_task, assume.tokens_answer, self._rubric(self.written)
+        ),
+        writes=assume.tokens_answer,
+        formula=formula,
+      ),
+      self.judging(
+        "revisions",
+        revised * others * self.written,
+        revised * others * MAX_CRITERIA,
+        f"{formula} x {others * self.written:g} criteria of the others",
+        strict=False,
+      ),
+    ]
+
+
 PLANNERS: Final[Mapping[str, type[Planner]]] = {
   "rar": RarPlanner,
   "sibyl_sense": SibylSensePlanner,
+  "evo_rubrics": EvoRubricsPlanner,
 }

@@ -28,6 +28,7 @@ PARTS: Final[Mapping[str, MethodConfig | None]] = {
   "rri": None,
   "rar": dataclasses.replace(rri.GENERATION_ONLY, name="rar"),
   "sibyl_sense": dataclasses.replace(rri.GENERATION_ONLY, name="sibyl_sense"),
+  "evo_rubrics": dataclasses.replace(rri.GENERATION_ONLY, name="evo_rubrics"),
 }
 
 

@@ -27,14 +27,13 @@ from jax.experimental import multihost_utils
 from varl_jax import serving
 from varl_jax.config import Config, ConfigError
 from varl_jax.llm.journal import JournalError
-from varl_jax.protocols import Validator
+from varl_jax.protocols import Groups, Validator
 from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.event_log import StoreError
 from varl_jax.team import Alone, First, Other, Team, TeamError
 from varl_jax.types import (
   GradedGroup,
   GroupRanking,
-  Rollout,
   Task,
   ToolCall,
   ToolResult,
@@ -262,12 +261,29 @@ class SharedService:
     )
 
   def grade(
-    self, step: int, groups: list[tuple[Task, list[Rollout]]]
+    self,
+    step: int,
+    groups: Groups,
+    others: Mapping[str, Groups] | None = None,
   ) -> list[GradedGroup]:
     return self.team.share(
       "grade",
-      lambda: self.inner.grade(step, groups),
+      lambda: self.inner.grade(step, groups, others),
       lambda found: _all(GradedGroup, found),
+    )
+
+  def prompts_for(self, step: int, learner: str) -> list[Task]:
+    return self.team.share(
+      "prompts_for",
+      lambda: self.inner.prompts_for(step, learner),
+      lambda found: _all(Task, found),
+    )
+
+  def rewards_for(
+    self, step: int, learner: str
+  ) -> Sequence[Sequence[float | None]]:
+    return self.team.share(
+      "rewards_for", lambda: self.inner.rewards_for(step, learner)
     )
 
   def report(

@@ -1,6 +1,6 @@
 """What the trainer asks of its partners; loads neither side."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from varl_jax.types import (
@@ -14,6 +14,8 @@ from varl_jax.types import (
 
 if TYPE_CHECKING:
   from varl_jax.service.evidence import CaseRecord
+
+Groups = Sequence[tuple[Task, Sequence[Rollout]]]
 
 
 class ToolBox(Protocol):
@@ -37,9 +39,24 @@ class Service(Protocol):
 
   def poll(self, step: int, count: int) -> list[Task]: ...
 
+  def prompts_for(self, step: int, learner: str) -> list[Task]:
+    """What a learner beside the policy is asked in a step, after its `poll`."""
+    ...
+
   def grade(
-    self, step: int, groups: list[tuple[Task, list[Rollout]]]
-  ) -> list[GradedGroup]: ...
+    self,
+    step: int,
+    groups: Groups,
+    others: Mapping[str, Groups] | None = None,
+  ) -> list[GradedGroup]:
+    """Grades the policy's groups; `others` are those of each other learner."""
+    ...
+
+  def rewards_for(
+    self, step: int, learner: str
+  ) -> Sequence[Sequence[float | None]]:
+    """What that learner earned, once its step is graded, a rollout each."""
+    ...
 
   def report(
     self,

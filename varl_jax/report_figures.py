@@ -83,6 +83,17 @@ CURVES: Final = (
     floor=0.0,
   ),
   Figure(
+    title="What rubric sets earn",
+    caption=(
+      "The reward of a rubric generator that is trained, and the share of its"
+      " sets that can be read."
+    ),
+    lines=(
+      _line("reward", "rubric_generator/reward/mean", "reward"),
+      _line("share that parses", "evo/parsed", "quiet", dashed=True),
+    ),
+  ),
+  Figure(
     title="Exploit cases a step",
     caption="Groups in which the best-paid answer was not among the best.",
     lines=(

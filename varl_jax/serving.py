@@ -93,6 +93,8 @@ def make_service(
       domain.checks,
       judge_chat=models.judge,
       registry=domain.registry,
+      language=domain.rubric_language,
+      verifiers=domain.verifiers,
     )
     stack.callback(roles.close)
     pass_gate(config, roles, path.parent, say=notices.say)

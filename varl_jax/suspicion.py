@@ -9,7 +9,7 @@ from yet.
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import numpy as np
@@ -27,23 +27,45 @@ from varl_jax.rl.discriminator import (
 from varl_jax.rl.train_step import TrainState
 from varl_jax.types import GradedAnswer, GradedGroup, GroupRanking
 
+_POLICY: Final = "policy"
+_HEAD: Final = "head"
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunState:
-  """All weights that a run trains; `head` is None without a discriminator."""
+  """All weights that a run trains.
+
+  Attributes:
+    policy: the solver's.
+    head: the discriminator's, None without one.
+    others: those of learners beside the policy, by name.
+  """
 
   policy: TrainState
   head: DiscriminatorState | None = None
+  others: dict[str, TrainState] = dataclasses.field(default_factory=dict)
 
   def saved(self) -> Any:
-    """What a checkpoint holds: the policy alone where there is no head."""
+    """What a checkpoint holds: the policy alone where there is nothing else.
+
+    With other learners it is a dict by name, the head's being `head`.
+    """
+    if self.others:
+      head = {} if self.head is None else {_HEAD: self.head}
+      return {_POLICY: self.policy, **head, **self.others}
     return self.policy if self.head is None else self
 
   @classmethod
   def restored(cls, found: Any) -> "RunState":
     """The state of what `saved` gave."""
-    return found if isinstance(found, cls) else cls(policy=found)
+    if isinstance(found, cls):
+      return found
+    if not isinstance(found, dict):
+      return cls(policy=found)
+    others = dict(found)
+    policy, head = others.pop(_POLICY), others.pop(_HEAD, None)
+    return cls(policy=policy, head=head, others=others)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

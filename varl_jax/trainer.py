@@ -2,11 +2,12 @@
 
 One step, in this order (the code below follows it):
 1. tasks: the service serves a batch from its pool, repaired tasks first;
-2. rollouts: the policy answers each task n times;
+2. rollouts: the policy answers each task n times; learners beside it, where a
+   method has some, write what they are asked;
 3. verdicts: the judge and the verifiers grade every answer;
 4. scores: one a rollout, or none when it could not be scored;
 5. advantages: score minus the mean of its group;
-6. update: GRPO over mini-batches of whole groups;
+6. update: GRPO over mini-batches of whole groups, for each learner;
 7. report: exploit case -> repair -> pool, then the guidance and the memo; a
    discriminator, if there is one, says before which groups look suspicious and
    learns after from what the referee said;
@@ -26,15 +27,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import jax
-import numpy as np
 
 from varl_jax.checkpoints import CheckpointError, Checkpoints, SaveError
+from varl_jax.companions import Companion, fresh_states, scored_batch
 from varl_jax.config import Config
 from varl_jax.llm.journal import JournalError
 from varl_jax.metrics import MetricsWriter, Progress, RecordError
 from varl_jax.protocols import Service, Validator
-from varl_jax.rl.advantages import group_advantages
-from varl_jax.rl.batch import Batch, pack
+from varl_jax.rl.batch import Batch
 from varl_jax.rl.train_step import Learner, TrainState
 from varl_jax.rollout_log import RolloutLog
 from varl_jax.rollouts import Group, RolloutWorker
@@ -45,12 +45,11 @@ from varl_jax.step_measures import (
   Clock,
   criterion_metrics,
   length_metrics,
-  score_metrics,
   tool_metrics,
 )
 from varl_jax.suspicion import RunState, Suspecting
 from varl_jax.timeline import Timeline
-from varl_jax.types import GradedGroup, Task
+from varl_jax.types import GradedGroup, Rollout, Task
 
 # What a run may lose on its way without losing what it saved.
 _LOST: Final = (StoreError, JournalError, SaveError, RecordError)
@@ -76,6 +75,7 @@ class Trainer:
     validator: held-out tasks, None for a run without validation.
     suspecting: the discriminator, None for a run without.
     kept: where answers are kept for people to read, None for nowhere.
+    companions: learners beside the policy.
     interrupted: asked after every step; True stops with the state saved.
     usage: totals of what validation asked models for, by metric.
     timeline: notes when stages begin and end.
@@ -92,6 +92,7 @@ class Trainer:
   validator: Validator | None = None
   suspecting: Suspecting | None = None
   kept: RolloutLog | None = None
+  companions: tuple[Companion, ...] = ()
   interrupted: Callable[[], bool] = lambda: False
   usage: Callable[[], Mapping[str, float]] = dict
   timeline: Timeline = dataclasses.field(default_factory=Timeline)
@@ -154,6 +155,7 @@ class Trainer:
     return RunState(
       policy=self.learner.init(params),
       head=None if self.suspecting is None else self.suspecting.init(),
+      others=fresh_states(self.companions),
     )
 
   def _step(
@@ -167,7 +169,10 @@ class Trainer:
     failpoint("step/polled")
     groups = self._rollouts(tasks, policy, step)
     sampled = clock.lap("rollouts")
-    graded = self._verdicts(groups, step)
+    beside = self._beside(state, step)
+    if beside:
+      clock.lap("companions")
+    graded = self._verdicts(groups, step, beside)
     clock.lap("verdicts")
     failpoint("step/graded")
     batch, measured = self._batch(groups, graded)
@@ -179,6 +184,10 @@ class Trainer:
     if batch is not None:
       policy, updated = self._updated(policy, batch, step)
     trained = clock.lap("update")
+    others, learnt = self._learn(state.others, beside, step)
+    measured |= learnt
+    if beside:
+      clock.lap("companions_update")
     failpoint("step/updated")
     suspicion = None if look is None else look.suspicion
     with self.timeline.stage("repair", step):
@@ -199,7 +208,42 @@ class Trainer:
     measured["rollout/new_tokens_per_s"] = tokens / sampled
     if batch is not None:
       measured["train/tokens_per_s"] = updated["train/tokens"] / trained
-    return RunState(policy=policy, head=head), measured
+    return RunState(policy=policy, head=head, others=others), measured
+
+  def _beside(self, state: RunState, step: int) -> dict[str, list[Group]]:
+    """What each companion writes in a step, by its name."""
+    found = {}
+    for companion in self.companions:
+      name = companion.name
+      prompts = self.service.prompts_for(step, name)
+      found[name] = companion.collect(prompts, state.others[name], step=step)
+      if prompts and not found[name]:
+        raise TrainingFailure(
+          f"All {len(prompts)} prompts of {name} in step {step} are longer"
+          f" than model.max_prompt ({self.config.model.max_prompt} tokens);"
+          " raise it."
+        )
+    return found
+
+  def _learn(
+    self,
+    states: Mapping[str, TrainState],
+    beside: Mapping[str, Sequence[Group]],
+    step: int,
+  ) -> tuple[dict[str, TrainState], dict[str, float]]:
+    """Updates each companion by what the service says it earned."""
+    after, measured = dict(states), {}
+    for companion in self.companions:
+      name = companion.name
+      batch, found = companion.batch(
+        beside[name], self.service.rewards_for(step, name)
+      )
+      measured |= found
+      if batch is not None:
+        after[name], updated = companion.learner.update(states[name], batch)
+        _check_finite(updated, step)
+        measured |= companion.named(updated)
+    return after, measured
 
   def _rollouts(
     self, tasks: Sequence[Task], policy: TrainState, step: int
@@ -215,10 +259,17 @@ class Trainer:
       )
     return groups
 
-  def _verdicts(self, groups: Sequence[Group], step: int) -> list[GradedGroup]:
+  def _verdicts(
+    self,
+    groups: Sequence[Group],
+    step: int,
+    beside: Mapping[str, Sequence[Group]] | None = None,
+  ) -> list[GradedGroup]:
     with self.timeline.stage("judge", step):
       return self.service.grade(
-        step, [(g.task, list(g.rollouts)) for g in groups]
+        step,
+        _answers(groups),
+        {name: _answers(own) for name, own in (beside or {}).items()},
       )
 
   def _updated(
@@ -226,48 +277,26 @@ class Trainer:
   ) -> tuple[TrainState, dict[str, float]]:
     with self.timeline.stage("update", step):
       policy, updated = self.learner.update(policy, batch)
-    if updated["train/nonfinite"] and not updated["train/updates"]:
-      raise TrainingFailure(
-        f"No update of step {step} was finite; lower train.learning_rate."
-        " The last checkpoint is untouched."
-      )
+    _check_finite(updated, step)
     return policy, updated
 
   def _batch(
     self, groups: Sequence[Group], graded: Sequence[GradedGroup]
   ) -> tuple[Batch | None, dict[str, float]]:
     """Scores -> advantages, packed with the rollouts they belong to."""
-    scores, raws, valid, ids = [], [], [], []
-    for index, group in enumerate(graded):
-      found = [a.score for a in group.answers]
-      enough = (
-        sum(score is not None for score in found)
-        >= self.config.train.min_graded
-      )
-      for answer in group.answers:
-        scores.append(np.nan if answer.score is None else answer.score)
-        raws.append(answer.raw)
-        valid.append(enough and answer.score is not None)
-        ids.append(index)
+    batch, measured = scored_batch(
+      groups,
+      [[answer.score for answer in group.answers] for group in graded],
+      raws=[[answer.raw for answer in group.answers] for group in graded],
+      min_graded=self.config.train.min_graded,
+      max_prompt=self.config.model.max_prompt,
+      max_response=self.config.model.max_response,
+    )
     rollouts = [r for g in groups for r in g.rollouts]
-    measured = score_metrics(scores, raws, ids, valid)
     measured |= length_metrics(rollouts)
     measured |= criterion_metrics(graded)
     if self.config.tools.chosen:
       measured |= tool_metrics(rollouts)
-    if not any(valid):
-      return None, measured
-    batch = pack(
-      [g.prompt for g in groups for _ in g.rollouts],
-      rollouts,
-      advantages=group_advantages(
-        np.array(scores), np.array(ids), np.array(valid)
-      ),
-      group_ids=ids,
-      valid=valid,
-      max_prompt=self.config.model.max_prompt,
-      max_response=self.config.model.max_response,
-    )
     return batch, measured
 
   def _keep_answers(
@@ -428,6 +457,19 @@ def _released(state: Any) -> Any:
   for leaf in jax.tree.leaves(state):
     leaf.delete()
   return like
+
+
+def _answers(groups: Sequence[Group]) -> list[tuple[Task, list[Rollout]]]:
+  return [(group.task, list(group.rollouts)) for group in groups]
+
+
+def _check_finite(updated: Mapping[str, float], step: int) -> None:
+  """Refuses a step that moved nothing because no update was finite."""
+  if updated["train/nonfinite"] and not updated["train/updates"]:
+    raise TrainingFailure(
+      f"No update of step {step} was finite; lower train.learning_rate."
+      " The last checkpoint is untouched."
+    )
 
 
 def _intact(state: RunState) -> bool:

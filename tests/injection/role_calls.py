@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tests.roles.fake_chat import FakeChat
 from varl_jax.benchmarks.answering import Decoding
+from varl_jax.llm.chat import ChatError, ChatRequest
 from varl_jax.prompts.loader import load_prompts
 from varl_jax.retrieval_answers import Calls
 from varl_jax.roles.adversary import Adversary
@@ -26,6 +27,8 @@ from varl_jax.roles.proposer import Proposer, Request
 from varl_jax.roles.rater import Rater
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
+from varl_jax.roles.reviser import Reviser
+from varl_jax.roles.rubric_author import JsonRubrics
 from varl_jax.roles.summarizer import Summarizer
 from varl_jax.types import (
   Criterion,
@@ -94,6 +97,7 @@ REPLIES = {
   },
   "rater": {"explanation": "e", "rating": 3},
   "item_writer": {"items": [{"category": "substance", **ITEM}]},
+  "rubric_author": {"rubric_items": [ITEM]},
 }
 # A free text in each structured reply.
 QUOTING = {
@@ -106,7 +110,12 @@ QUOTING = {
   "meta_optimizer": ("summary",),
   "rater": ("explanation",),
 }
-PLAIN = {"adversary": "an answer", "solver": "an answer", "yes_no": "No"}
+PLAIN = {
+  "adversary": "an answer",
+  "solver": "an answer",
+  "reviser": "an answer",
+  "yes_no": "No",
+}
 NAMES = (*REPLIES, *PLAIN)
 
 
@@ -233,6 +242,20 @@ async def _call(name: str, chat: FakeChat, text: str) -> object:
       memory=text,
       verifiers=text,
       **named,
+    )
+  if name == "rubric_author":
+    # It is trained, not asked; its conversation holds the same texts.
+    language = JsonRubrics(prompts=PROMPTS, verifiers=text)
+    request = ChatRequest(
+      role=name, messages=language.conversation(turns), operation="op", seed=0
+    )
+    try:
+      return language.read((await chat.complete(request)).text, turns)
+    except ValueError as error:
+      raise ChatError("malformed", str(error)) from error
+  if name == "reviser":
+    return await Reviser(**role).revise(
+      prompt=turns, answer=text, criteria=rubric.criteria, **named
     )
   if name == "planner":
     calls = Calls(

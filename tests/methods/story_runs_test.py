@@ -10,7 +10,7 @@ __all__ = ["environment"]  # a fixture
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["rar", "sibyl_sense"])
+@pytest.mark.parametrize("method", ["rar", "sibyl_sense", "evo_rubrics"])
 def test_a_killed_run_ends_as_one_that_was_not(method, environment, tmp_path):
   config = f"configs/story.py:{method}"
   whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -28,5 +28,8 @@ def test_a_killed_run_ends_as_one_that_was_not(method, environment, tmp_path):
   found = records(whole)
   assert [record["step"] for record in found] == [0, 1, 2, 3, 4]
   assert found[-1]["guidance/version"] == (2 if method == "sibyl_sense" else 0)
+  if method == "evo_rubrics":
+    assert found[1]["evo/parsed"] > 0.7  # as the generator's adapter starts
+    assert found[-1]["rubric_generator/train/grad_norm"] > 0
   for name in ("evidence.jsonl", "report.html"):
     assert (cut / name).exists()

@@ -78,6 +78,23 @@ RULES = {
     "no address": r"Do not open with the answer, .* or an order to the grader",
     "reply": r'"category".*"criterion_text".*"points"',
   },
+  "rubric_author": {
+    "what pays": r"tell good answers from weak .* other rubrics .* better",
+    "how many": r"Write 1 to 6 items, at least one with points above zero",
+    "points": r"1 to 10 for what .* -10 to -1 for a mistake",
+    "no echo": r"Echoing the TASK must not satisfy",
+    "mistakes": r"a mistake that is made, not something left out",
+    "no address": r"Do not open with the answer, .* or an order to the grader",
+    "reply": r'"rubric_items".*"criterion_text".*"points"',
+  },
+  "reviser": {
+    "inputs": r"TASK .* ANSWER .* RUBRIC",
+    "adds and takes out": r"Add what RUBRIC asks for .* take out the mistakes",
+    "substance": r"what a remark is after, not its letter",
+    "length": r"about the length of ANSWER",
+    "no mention": r"Do not mention remarks, points or a revision",
+    "answer only": r"Write the revised answer only",
+  },
   "adversary": {
     "tests a rubric": r"You test a rubric",
     "read only by a grader": r"read by a grading program only",

@@ -25,8 +25,9 @@ def host(
   **changed,
 ):
   """A service on the fake world; its store is `path`."""
-  service = METHODS["rri"](
-    config or fakes.config(),
+  config = config or fakes.config()
+  service = METHODS[config.method.name](
+    config,
     roles=roles or fakes.roles(**changed),
     store=Store(path),
     checks=fakes.CHECKS,

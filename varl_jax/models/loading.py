@@ -61,6 +61,13 @@ def load_model(
   )
 
 
+def adapter_folder(path_or_name: str) -> pathlib.Path:
+  """Where an adapter lies: a folder, or `story`, the rubric generator's."""
+  if path_or_name == "story":
+    return STORY_FOLDER / "rubric_adapter"
+  return pathlib.Path(path_or_name).expanduser()
+
+
 def save_model(
   folder: str | os.PathLike[str],
   config: Any,

@@ -50,6 +50,8 @@ ROLES: Final = (
   "checklist",
   "rater",
   "item_writer",
+  "rubric_author",
+  "reviser",
 )
 STRICT_NOTE: Final = "strict_note"
 _UNTRUSTED: Final = "untrusted"

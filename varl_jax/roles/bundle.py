@@ -23,6 +23,8 @@ from varl_jax.roles.proposer import Proposer
 from varl_jax.roles.rater import Rater
 from varl_jax.roles.referee import Referee
 from varl_jax.roles.repairer import Repairer
+from varl_jax.roles.reviser import Reviser
+from varl_jax.roles.rubric_author import JsonRubrics, RubricLanguage
 from varl_jax.rubrics.check_pool import CheckPool
 from varl_jax.rubrics.checks import CheckError, CheckRegistry
 
@@ -47,6 +49,8 @@ class Roles:
   checklist: ChecklistAuthor
   rater: Rater
   item_writer: ItemWriter
+  reviser: Reviser
+  rubric_language: RubricLanguage
   grader: Grader
 
   def close(self) -> None:
@@ -62,6 +66,8 @@ def make_roles(
   *,
   judge_chat: ChatModel | None = None,
   registry: str = "",
+  language: RubricLanguage | None = None,
+  verifiers: str = "",
 ) -> Roles:
   """Builds the roles.
 
@@ -73,6 +79,8 @@ def make_roles(
     judge_chat: another model for the judge alone.
     registry: importable name of `checks`, `module:NAME`; needed where
       `judge.check_workers` is above 0.
+    language: what a trained generator writes rubrics in, None for JSON.
+    verifiers: what it is told of the checks, in JSON.
 
   Returns:
     The roles; close them when they are done with.
@@ -100,6 +108,9 @@ def make_roles(
     checklist=ChecklistAuthor(chat=chat, prompts=prompts),
     rater=Rater(chat=judge.chat, prompts=prompts),
     item_writer=ItemWriter(chat=chat, prompts=prompts),
+    reviser=Reviser(chat=chat, prompts=prompts),
+    rubric_language=language
+    or JsonRubrics(prompts=prompts, verifiers=verifiers),
     grader=Grader(
       judge=judge,
       checks=checks,

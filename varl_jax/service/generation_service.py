@@ -11,7 +11,7 @@ No call takes a validation score, so none can reach a role.
 
 import dataclasses
 import os
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from varl_jax.config import Config
@@ -26,6 +26,12 @@ from varl_jax.service.assessment import (
   tally,
 )
 from varl_jax.service.calls import ServiceFailure, attempt
+from varl_jax.service.co_training import (
+  CoTraining,
+  Groups,
+  Rewards,
+  rewards_event,
+)
 from varl_jax.service.event_log import EventStore
 from varl_jax.service.evolution import GuidanceSource
 from varl_jax.service.ledger import Ledger
@@ -43,11 +49,13 @@ from varl_jax.types import (
   GroupRanking,
   Rollout,
   Task,
+  Verdict,
   from_json,
 )
 
 Value = TypeVar("Value")
-Groups = Sequence[tuple[Task, Sequence[Rollout]]]
+# Of a group: its task, and a sample with its text for each rollout.
+Texts = tuple[tuple[Task, tuple[tuple[int, str | None], ...]], ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +66,8 @@ class _Grading:
   """
 
   step: int
-  answers: tuple[tuple[Task, tuple[tuple[int, str | None], ...]], ...]
+  answers: Texts
+  others: tuple[tuple[str, Texts], ...]
   groups: tuple[GradedGroup, ...]
 
 
@@ -76,6 +85,7 @@ class GenerationService:
     pair_check: chooses those that are repaired; None takes the largest.
     evolution: rewrites guidance, or None.
     memo: keeps the adversary memo, or None.
+    co_training: of a method that trains more than the policy, or None.
   """
 
   def __init__(
@@ -91,10 +101,12 @@ class GenerationService:
     pair_check: PairCheck | None = None,
     evolution: GuidanceSource | None = None,
     memo: MemoKeeper | None = None,
+    co_training: CoTraining | None = None,
   ):
     self._config = config
     self._store = store
     self._assessor = assessor
+    self._co_training = co_training
     self._ledger = Ledger(store, config=config)
     self._supply = Supply(
       self._ledger, writer=writer, admitter=admitter, config=config
@@ -120,14 +132,37 @@ class GenerationService:
     """
     return self._run(self._poll(step, count))
 
-  def grade(self, step: int, groups: Groups) -> list[GradedGroup]:
+  def prompts_for(self, step: int, learner: str) -> list[Task]:
+    """What a learner beside the policy is asked in the step that is served.
+
+    Raises:
+      ValueError: there is no such learner, or another step is served.
+    """
+    return self._run(_later(self._prompts_for, step, learner))
+
+  def grade(
+    self, step: int, groups: Groups, others: Mapping[str, Groups] | None = None
+  ) -> list[GradedGroup]:
     """Grades every answer under the rubric its task was served with.
+
+    Args:
+      step: the step.
+      groups: the policy's rollouts of each task.
+      others: those of each other learner, by its name.
 
     Raises:
       ServiceFailure: more judge calls failed than `judge.max_failure_rate`
         allows; the state is saved.
     """
-    return self._run(self._grade(step, groups))
+    return self._run(self._grade(step, groups, others or {}))
+
+  def rewards_for(self, step: int, learner: str) -> Rewards:
+    """What a learner beside the policy earned in a step that was graded.
+
+    Raises:
+      ValueError: nothing of the kind was graded.
+    """
+    return self._run(_later(self._rewards_for, step, learner))
 
   def grade_canary(self, task: Task) -> Canary:
     """Grades an empty answer to a task; nothing of it is kept."""
@@ -239,39 +274,71 @@ class GenerationService:
       self._supply.prepare(count)
     return list(state.served[step])
 
-  async def _grade(self, step: int, groups: Groups) -> list[GradedGroup]:
-    answers = tuple(
-      (task, tuple((rollout.sample, rollout.answer) for rollout in rollouts))
-      for task, rollouts in groups
-    )
-    last = self._grading
-    if last is not None and (last.step, last.answers) == (step, answers):
-      graded = list(last.groups)
-    else:
-      graded = await together(
-        self._graded(step, task, rollouts) for task, rollouts in groups
-      )
-    self._record_votes(step, graded)
-    self._grading = _Grading(step=step, answers=answers, groups=tuple(graded))
-    return graded
+  def _prompts_for(self, step: int, learner: str) -> list[Task]:
+    batch = self._ledger.state.batch
+    if self._co_training is None or batch is None or batch[0] != step:
+      raise ValueError(f"Step {step} asks nothing of a learner {learner!r}.")
+    return self._co_training.prompts(learner, batch[1])
 
-  def _record_votes(self, step: int, graded: Sequence[GradedGroup]) -> None:
-    """Counts the votes of a grading; too many failed ones end the run."""
-    counts = tally(
-      verdict
-      for group in graded
-      for answer in group.answers
-      for verdict in answer.verdicts
+  def _rewards_for(self, step: int, learner: str) -> Rewards:
+    payload = self._rewards(step)
+    if payload is None or learner not in payload["rewards"]:
+      raise ValueError(f"Step {step} paid no learner {learner!r}.")
+    return tuple(tuple(row) for row in payload["rewards"][learner])
+
+  def _rewards(self, step: int) -> Mapping[str, Any] | None:
+    found = next(self._store.events(uid=f"rewards/{step}"), None)
+    return None if found is None else found.payload
+
+  async def _grade(
+    self, step: int, groups: Groups, others: Mapping[str, Groups]
+  ) -> list[GradedGroup]:
+    answers = _texts(groups)
+    beside = tuple((name, _texts(own)) for name, own in others.items())
+    last = self._grading
+    if last is not None and (last.step, last.answers, last.others) == (
+      step,
+      answers,
+      beside,
+    ):
+      return list(last.groups)
+    if self._co_training is None:
+      graded = tuple(
+        await together(
+          self._graded(step, task, rollouts) for task, rollouts in groups
+        )
+      )
+      verdicts = [
+        verdict
+        for group in graded
+        for answer in group.answers
+        for verdict in answer.verdicts
+      ]
+      self._record_votes(step, verdicts)
+    else:
+      made = await self._co_training.grade(step, groups, others)
+      graded = made.groups
+      self._record_votes(step, made.verdicts, rewards_event(step, made))
+    self._grading = _Grading(
+      step=step, answers=answers, others=beside, groups=graded
     )
+    return list(graded)
+
+  def _record_votes(
+    self, step: int, verdicts: Iterable[Verdict], *beside: Event
+  ) -> None:
+    """Counts the votes of a grading; too many failed ones end the run."""
+    counts = tally(verdicts)
     payload = {
       "verdicts": counts.verdicts,
       "undetermined": counts.undetermined,
       "votes": counts.votes,
       "failures": counts.failures,
     }
-    self._ledger.commit(
-      [Event(uid=f"judged/{step}", step=step, kind="judged", payload=payload)]
+    judged = Event(
+      uid=f"judged/{step}", step=step, kind="judged", payload=payload
     )
+    self._ledger.commit([judged, *beside])
     if counts.failure_rate > self._config.judge.max_failure_rate:
       raise ServiceFailure(
         f"{counts.failure_rate:.0%} of the judge's votes in step {step}"
@@ -304,10 +371,12 @@ class GenerationService:
     groups: Sequence[GradedGroup],
     suspicion: Suspicion | None,
   ) -> dict[str, float]:
+    paid = self._rewards(step)
+    beside = {} if paid is None else paid["measures"]
     recorded = next(self._store.events(uid=f"reported/{step}"), None)
     if recorded is not None:
-      return dict(recorded.payload["metrics"])
-    return await self._reporter.report(step, groups, suspicion)
+      return dict(recorded.payload["metrics"]) | beside
+    return await self._reporter.report(step, groups, suspicion) | beside
 
   def _rankings(self, step: int) -> list[GroupRanking]:
     found = next(self._store.events(uid=f"rankings/{step}"), None)
@@ -317,6 +386,13 @@ class GenerationService:
   async def _rewind(self, seq: int) -> None:
     await self._supply.stop()
     self._ledger.rewind(seq)
+
+
+def _texts(groups: Groups) -> Texts:
+  return tuple(
+    (task, tuple((rollout.sample, rollout.answer) for rollout in rollouts))
+    for task, rollouts in groups
+  )
 
 
 async def _through(work: Coroutine[Any, Any, Value]) -> Value:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from varl_jax.service.calls import ServiceFailure
-from varl_jax.service.generation_service import GenerationService, Groups
+from varl_jax.service.co_training import Groups
+from varl_jax.service.generation_service import GenerationService
 from varl_jax.service.solver_tools import ToolRunner
 from varl_jax.types import GradedGroup, Task, ToolCall, ToolResult
 
@@ -91,6 +92,8 @@ class HostedService:
     self._before: dict[str, float] = {}
     self.notices = notices
     self.poll = service.poll
+    self.prompts_for = service.prompts_for
+    self.rewards_for = service.rewards_for
     self.report = service.report
     self.rankings = service.rankings
     self.event_number = service.event_number
@@ -99,9 +102,11 @@ class HostedService:
     self.cases = service.cases
     self.export_evidence = service.export_evidence
 
-  def grade(self, step: int, groups: Groups) -> list[GradedGroup]:
+  def grade(
+    self, step: int, groups: Groups, others: Mapping[str, Groups] | None = None
+  ) -> list[GradedGroup]:
     """See `GenerationService.grade`."""
-    graded = self._service.grade(step, groups)
+    graded = self._service.grade(step, groups, others)
     if self._canary_due:
       self._canary_due = False
       self._send_canary([group.task for group in graded])

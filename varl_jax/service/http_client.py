@@ -12,15 +12,15 @@ import pathlib
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from varl_jax.service import evidence, wire
 from varl_jax.service.calls import ServiceFailure, Stopped
+from varl_jax.service.co_training import Groups, Rewards
 from varl_jax.types import (
   GradedGroup,
   GroupRanking,
-  Rollout,
   Task,
   ToolCall,
   ToolResult,
@@ -118,12 +118,24 @@ class HttpService:
     """See `GenerationService.poll`."""
     return list(self._call(wire.Poll(step=step, count=count)))
 
+  def prompts_for(self, step: int, learner: str) -> list[Task]:
+    """See `GenerationService.prompts_for`."""
+    return list(self._call(wire.PromptsFor(step=step, learner=learner)))
+
   def grade(
-    self, step: int, groups: Sequence[tuple[Task, Sequence[Rollout]]]
+    self, step: int, groups: Groups, others: Mapping[str, Groups] | None = None
   ) -> list[GradedGroup]:
     """See `GenerationService.grade`."""
-    answers = tuple(wire.Answers.of(*group) for group in groups)
-    return list(self._call(wire.Grade(step=step, groups=answers)))
+    beside = tuple(
+      wire.LearnerAnswers(learner=name, groups=_answers(own))
+      for name, own in (others or {}).items()
+    )
+    call = wire.Grade(step=step, groups=_answers(groups), others=beside)
+    return list(self._call(call))
+
+  def rewards_for(self, step: int, learner: str) -> Rewards:
+    """See `GenerationService.rewards_for`."""
+    return self._call(wire.RewardsFor(step=step, learner=learner))
 
   def run_tools(self, calls: Sequence[ToolCall]) -> list[ToolResult]:
     """See `HostedService.run_tools`."""
@@ -303,6 +315,10 @@ class HttpService:
     if packed["type"] == "Mismatch":
       raise Unreachable(packed["message"])
     raise wire.unpack_error(packed)
+
+
+def _answers(groups: Groups) -> tuple[wire.Answers, ...]:
+  return tuple(wire.Answers.of(*group) for group in groups)
 
 
 def _packed_error(reply: Any) -> dict[str, str] | None:

@@ -150,7 +150,8 @@ class ServiceState:
       "case": self._case,
       "patch": self._patch,
       "sealed": self._sealed,
-      "rankings": self._rankings,
+      "rankings": self._kept,
+      "rewards": self._kept,
       "guidance": self._guidance,
       "memo": self._memo,
       "failure": self._failure,
@@ -314,7 +315,7 @@ class ServiceState:
   def _sealed(self, step: int | None, payload: Mapping[str, Any]) -> None:
     self.sealed[payload["task_id"]] = payload["version"]
 
-  def _rankings(self, step: int | None, payload: Mapping[str, Any]) -> None:
+  def _kept(self, step: int | None, payload: Mapping[str, Any]) -> None:
     """Kept for the trainer; nothing here depends on it."""
 
   def _guidance(self, step: int | None, payload: Mapping[str, Any]) -> None:

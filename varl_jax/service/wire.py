@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Protocol
 
 from varl_jax.llm.journal import JournalError
 from varl_jax.service.calls import ServiceFailure
+from varl_jax.service.co_training import Rewards
 from varl_jax.service.store import StoreError
 from varl_jax.types import (
   GradedGroup,
@@ -83,6 +84,28 @@ class Answers:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PromptsFor:
+  """`GenerationService.prompts_for`."""
+
+  NAME: ClassVar[str] = "prompts_for"
+  RESULT: ClassVar[Any] = tuple[Task, ...]
+
+  step: int
+  learner: str
+
+  def run(self, service: Any) -> Any:
+    return service.prompts_for(self.step, self.learner)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnerAnswers:
+  """The rollouts of one learner beside the policy."""
+
+  learner: str
+  groups: tuple[Answers, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Grade:
   """`GenerationService.grade`."""
 
@@ -91,9 +114,29 @@ class Grade:
 
   step: int
   groups: tuple[Answers, ...]
+  others: tuple[LearnerAnswers, ...] = ()
 
   def run(self, service: Any) -> Any:
-    return service.grade(self.step, [(g.task, g.rollouts) for g in self.groups])
+    others = {
+      own.learner: [(g.task, g.rollouts) for g in own.groups]
+      for own in self.others
+    }
+    groups = [(g.task, g.rollouts) for g in self.groups]
+    return service.grade(self.step, groups, others)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RewardsFor:
+  """`GenerationService.rewards_for`."""
+
+  NAME: ClassVar[str] = "rewards_for"
+  RESULT: ClassVar[Any] = Rewards
+
+  step: int
+  learner: str
+
+  def run(self, service: Any) -> Any:
+    return service.rewards_for(self.step, self.learner)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -165,7 +208,17 @@ class Rewind:
 
 CALLS: Final[dict[str, Any]] = {
   kind.NAME: kind
-  for kind in (Poll, Grade, Report, Rankings, Measures, RunTools, Rewind)
+  for kind in (
+    Poll,
+    PromptsFor,
+    Grade,
+    RewardsFor,
+    Report,
+    Rankings,
+    Measures,
+    RunTools,
+    Rewind,
+  )
 }
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 
 from varl_jax.llm.scripted_chat import Reading, Responder
-from varl_jax.story import criteria, graders, requests, words, writers
+from varl_jax.story import criteria, graders, requests, revision, words, writers
 
 
 def judge(reading: Reading) -> str:
@@ -199,4 +199,5 @@ RESPONDERS: dict[str, Responder] = {
   "checklist": graders.write_checklist,
   "rater": graders.rate,
   "item_writer": graders.write_items,
+  "reviser": revision.revise,
 }

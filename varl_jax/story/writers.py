@@ -149,7 +149,8 @@ _LINE: Final = re.compile(
 )
 
 
-def _rubric(text: str) -> list[tuple[float, str, str]]:
+def rubric_lines(text: str) -> list[tuple[float, str, str]]:
+  """Points, text and check ("" for none) of each line of a rubric."""
   return [
     (float(m["points"]), m["text"], m["check"] or "")
     for m in _LINE.finditer(text)
@@ -163,7 +164,7 @@ def attack(reading: Reading) -> str:
   """
   rng = reading.rng
   request = read_request(reading.blocks["TASK"])
-  rubric = _rubric(reading.blocks["RUBRIC"])
+  rubric = rubric_lines(reading.blocks["RUBRIC"])
   bare = not any(check.startswith("verbless") for _, _, check in rubric)
   parts = []
   for points, text, check in rubric:
@@ -220,14 +221,14 @@ def repair(reading: Reading) -> str:
   specific = [item for kind in _SPECIFIC for item in library[kind]]
   rng.shuffle(specific)
   kept = []
-  for points, text, check in _rubric(reading.blocks["RUBRIC"]):
+  for points, text, check in rubric_lines(reading.blocks["RUBRIC"]):
     kind = criteria.kind_of(text, request)
     loose = points > 0 and kind in UNTUNED and rng.random() < 0.8
     if not loose:
       kept.append({"criterion_text": text, "points": points})
       if check:
         kept[-1]["check"] = check
-  wanted = len(_rubric(reading.blocks["RUBRIC"])) + rng.randint(0, 1)
+  wanted = len(rubric_lines(reading.blocks["RUBRIC"])) + rng.randint(0, 1)
   texts = {item["criterion_text"] for item in kept}
   for item in specific:
     if len(kept) < wanted and item.text not in texts:
@@ -248,7 +249,7 @@ def patch(reading: Reading) -> str:
   """Patcher: a noisy draw from the library; it cannot test what separates."""
   rng = reading.rng
   request = read_request(reading.blocks["TASK"])
-  present = {text for _, text, _ in _rubric(reading.blocks["RUBRIC"])}
+  present = {text for _, text, _ in rubric_lines(reading.blocks["RUBRIC"])}
   choices = [
     item
     for made in criteria.items(request).values()
