@@ -26,12 +26,14 @@ class LoadedModel:
     params: as they were loaded.
     tokenizer: of the model.
     mesh: devices that the weights lie on, None for a single one.
+    dtype: that it computes in.
     axes: on a mesh, the logical axes of the weights.
   """
 
   model: CausalModel
   params: Any
   tokenizer: Tokenizer
+  dtype: str
   mesh: Mesh | None = None
   axes: Any = None
 
@@ -44,7 +46,9 @@ def load_local(path: str, *, dtype: str = "float32") -> LoadedModel:
   """
   config, params, tokenizer = load_model(path, dtype=jnp.dtype(dtype))
   model = make_model(config, dtype=dtype)
-  return LoadedModel(model=model, params=params, tokenizer=tokenizer)
+  return LoadedModel(
+    model=model, params=params, tokenizer=tokenizer, dtype=dtype
+  )
 
 
 def open_local(
@@ -80,7 +84,7 @@ def open_local(
       loaded.params,
       axes=loaded.axes or loaded.model.axes(),
       mesh=loaded.mesh,
-      dtype=loaded.model.dtype,
+      dtype=loaded.dtype,
     ),
     mesh=loaded.mesh,
     stop_ids=tokenizer.stop_ids,

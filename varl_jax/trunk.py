@@ -52,6 +52,7 @@ class Trunk:
       model=self.model,
       params=self.params,
       tokenizer=self.tokenizer,
+      dtype=self.config.model.compute_dtype,
       mesh=self.mesh,
       axes=self.model.axes(),
     )

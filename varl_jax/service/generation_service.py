@@ -275,10 +275,10 @@ class GenerationService:
     return list(state.served[step])
 
   def _prompts_for(self, step: int, learner: str) -> list[Task]:
-    batch = self._ledger.state.batch
-    if self._co_training is None or batch is None or batch[0] != step:
+    tasks = self._ledger.state.served.get(step)
+    if self._co_training is None or tasks is None:
       raise ValueError(f"Step {step} asks nothing of a learner {learner!r}.")
-    return self._co_training.prompts(learner, batch[1])
+    return self._co_training.prompts(learner, tasks)
 
   def _rewards_for(self, step: int, learner: str) -> Rewards:
     payload = self._rewards(step)

@@ -43,8 +43,10 @@ def of_tile(
 def join(left: Partial, right: Partial) -> Partial:
   """Of two parts together."""
   peak = jnp.maximum(left.peak, right.peak)
-  totals, spreads = zip(_moved(left, peak), _moved(right, peak), strict=True)
-  return Partial(peak, sum(totals), sum(spreads), left.chosen + right.chosen)
+  one, other = _moved(left, peak), _moved(right, peak)
+  return Partial(
+    peak, one[0] + other[0], one[1] + other[1], left.chosen + right.chosen
+  )
 
 
 def merge(parts: Partial) -> Partial:
