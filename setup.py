@@ -68,6 +68,7 @@ EXTRAS["milvus"] += EXTRAS["retrieval"]
 # the engines of an index.
 EXTRAS["test"] += [
   *EXTRAS["constrained"],
+  *EXTRAS["figures"],
   *EXTRAS["milvus"],
   *EXTRAS["openai"],
   *EXTRAS["postgres"],
