@@ -253,7 +253,9 @@ class AsyncTrainer(Trainer):
     if self.suspecting is not None and batch is not None:
       ended.look = self.suspecting.look(state, batch, graded)
     suspicion = None if ended.look is None else ended.look.suspicion
-    ended.report = hands.reporting.submit(self._report, step, graded, suspicion)
+    ended.report = hands.reporting.submit(
+      self._report, step, lot.groups, graded, suspicion
+    )
     flight.ended.append(ended)
     updated: dict[str, float] = {}
     if batch is not None:
@@ -291,6 +293,7 @@ class AsyncTrainer(Trainer):
   def _report(
     self,
     step: int,
+    groups: Sequence[Group],
     graded: list[GradedGroup],
     suspicion: Sequence[float | None] | None,
   ) -> _Reported:
@@ -301,8 +304,10 @@ class AsyncTrainer(Trainer):
         rankings = self.service.rankings(step)
       # The next report has not begun, so the number divides the two.
       number = self.service.event_number()
+    measures = self.service.measures(step)
+    self._keep_answers(step, groups, graded)
     return _Reported(
-      metrics=metrics | self.service.measures(step),
+      metrics=metrics | measures,
       rankings=rankings,
       number=number,
     )
