@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from varl_jax.checkpoints import CheckpointError, Checkpoints
+from varl_jax.checkpoints import CheckpointError, Checkpoints, SaveError
 from varl_jax.config import TrainConfig
 from varl_jax.rl.train_step import TrainState, make_optimizer
 
@@ -190,6 +190,35 @@ def test_failure_inside_the_writer(folder, monkeypatch):
   with pytest.raises(CheckpointError, match="write failed") as error:
     Checkpoints(folder=folder).save(20, make_state(), META)
   assert one_sentence(error)
+
+
+def test_in_the_background_a_save_ends_in_wait(folder):
+  checkpoints = Checkpoints(folder=folder, background=True)
+  for step in (20, 25):  # the second waits for the first
+    checkpoints.save(step, make_state(step), META)
+  assert checkpoints.steps()[:2] == [15, 20]
+  checkpoints.wait()
+  checkpoints.wait()
+  assert checkpoints.steps() == [20, 25]
+  assert bits(checkpoints.restore(25, make_state())[0]) == bits(make_state(25))
+
+
+def test_a_failure_in_the_background_is_raised_by_who_waits(
+  folder, monkeypatch
+):
+  import orbax.checkpoint as ocp
+
+  def fail(self):
+    raise ValueError("RESOURCE_EXHAUSTED: write failed.\nSource lines: 1")
+
+  checkpoints = Checkpoints(folder=folder, background=True)
+  with monkeypatch.context() as patch:
+    patch.setattr(ocp.AsyncCheckpointer, "wait_until_finished", fail)
+    checkpoints.save(20, make_state(), META)
+    with pytest.raises(SaveError, match=r"step 20.*write failed") as error:
+      checkpoints.save(25, make_state(), META)
+  assert one_sentence(error)
+  checkpoints.wait()
 
 
 def test_schedule():

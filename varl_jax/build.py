@@ -300,6 +300,7 @@ def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
     keep=config.checkpoint.keep,
     interval=config.checkpoint.interval,
     agree=lambda find: team.share("steps", find),
+    background=config.checkpoint.background,
   )
   start = checkpoints.latest() or 0
   if start >= config.train.steps and team.index:
@@ -313,6 +314,8 @@ def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
   if team.index == 0:
     serving.check_models(config, service=not config.service.url)
   policy = make_policy(config)
+  if config.init_from and not start:
+    policy = _begun(config, policy, checkpoints)
   workdir.mkdir(parents=True, exist_ok=True)
   processes.check_shared(workdir, team)
   if team.index:
@@ -371,6 +374,26 @@ def _train(config: Config, workdir: pathlib.Path, team: Team) -> int:
   with _second_to(code, workdir):
     print(f"Report: {write_report(workdir)}")
   return code
+
+
+def _begun(config: Config, policy: Policy, checkpoints: Checkpoints) -> Policy:
+  """The policy with the newest weights of the run `init_from` names."""
+  folder = pathlib.Path(config.init_from) / "checkpoints"
+  others = dataclasses.replace(checkpoints, folder=folder)
+  step = others.latest()
+  if step is None:
+    raise ConfigError(
+      f"init_from names {config.init_from}, which has no complete checkpoint;"
+      " give the folder of a run that has one."
+    )
+  learner = policy.learner
+  whole = RunState(
+    policy=learner.init(policy.params),
+    head=None if policy.suspecting is None else policy.suspecting.init(),
+  )
+  found, _ = others.restore(step, whole.saved())
+  params = RunState.restored(found).policy.params
+  return dataclasses.replace(policy, params=learner.whole(params))
 
 
 def _train_along(

@@ -3,7 +3,8 @@
 A checkpoint is written beside its final name and renamed when complete, so a
 crash leaves the older one in force. The metadata (event number of the store,
 seed, config fingerprint) lies inside the checkpoint: it can never belong to
-other weights. Saving is synchronous, hence a failure is the saver's own.
+other weights. A save in the background has copied the state when it returns;
+its failure is raised by whoever waits for it, and the next save does.
 """
 
 import dataclasses
@@ -43,12 +44,17 @@ class Checkpoints:
     interval: steps between scheduled checkpoints, see `due`.
     agree: gives every process of a run what process 0 finds; all of them ask
       the same in the same order.
+    background: whether a save goes on while the caller does; see `wait`.
   """
 
   folder: pathlib.Path
   keep: int = 2
   interval: int = 5
   agree: Callable[[Callable[[], list[int]]], list[int]] = lambda find: find()
+  background: bool = False
+  _under_way: list[tuple[int, ocp.AsyncCheckpointer]] = dataclasses.field(
+    default_factory=list, init=False, repr=False, compare=False
+  )
 
   def due(self, step: int) -> bool:
     """Whether the schedule asks for a checkpoint after `step` steps."""
@@ -87,6 +93,8 @@ class Checkpoints:
   def save(self, step: int, state: Any, meta: dict[str, Any]) -> None:
     """Writes a checkpoint, then removes those beyond `keep`.
 
+    In the background, both come to their end in `wait`.
+
     Args:
       step: must not have a complete checkpoint yet.
       state: pytree of arrays.
@@ -95,6 +103,7 @@ class Checkpoints:
     Raises:
       SaveError: it could not be written; older ones are untouched.
     """
+    self.wait()
     folder = pathlib.Path(self.folder).absolute()
     if step in self.steps():
       raise CheckpointError(
@@ -106,19 +115,44 @@ class Checkpoints:
       folder.mkdir(parents=True, exist_ok=True)
       self._sweep(step)
       _check_space(folder, state)
+      parts = ocp.args.Composite(
+        state=ocp.args.StandardSave(state), meta=ocp.args.JsonSave(header)
+      )
+      if self.background:
+        writer = ocp.AsyncCheckpointer(ocp.CompositeCheckpointHandler())
+        self._under_way.append((step, writer))
+        writer.save(folder / str(step), args=parts)
+        return
       with _checkpointer() as checkpointer:
-        checkpointer.save(
-          folder / str(step),
-          args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
-            meta=ocp.args.JsonSave(header),
-          ),
-        )
+        checkpointer.save(folder / str(step), args=parts)
     except _FAILURES as error:
-      raise SaveError(
-        f"Could not save the checkpoint of step {step} in {self.folder}:"
-        f" {_reason(error)}."
-      ) from error
+      self._under_way.clear()
+      raise self._not_saved(step, error) from error
+    self._complete(step)
+
+  def wait(self) -> None:
+    """Waits for the save under way, if there is one.
+
+    Raises:
+      SaveError: it could not be written; older ones are untouched.
+    """
+    while self._under_way:
+      step, writer = self._under_way.pop()
+      try:
+        with writer:
+          writer.wait_until_finished()
+      except _FAILURES as error:
+        raise self._not_saved(step, error) from error
+      self._complete(step)
+
+  def _not_saved(self, step: int, error: BaseException) -> SaveError:
+    return SaveError(
+      f"Could not save the checkpoint of step {step} in {self.folder}:"
+      f" {_reason(error)}."
+    )
+
+  def _complete(self, step: int) -> None:
+    """Checks what was written and makes room."""
     failpoint("checkpoint/written")
     if step not in self.steps():
       raise SaveError(
@@ -127,7 +161,7 @@ class Checkpoints:
       )
     if jax.process_index() == 0:
       for old in self._found()[: -self.keep]:
-        _remove(folder / str(old))
+        _remove(pathlib.Path(self.folder) / str(old))
 
   def meta(self, step: int) -> dict[str, Any]:
     """The metadata alone, which needs no state to restore into.

@@ -23,6 +23,7 @@ MAY_CHANGE: Final = (
   "train.stall_s",
   "mesh",
   "service",
+  "checkpoint.background",
   "judge.concurrency",
   "judge.check_workers",
   "judge.canary",
@@ -513,10 +514,15 @@ class EvalConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
-  """A checkpoint every `interval` steps; `keep` of them stay."""
+  """A checkpoint every `interval` steps; `keep` of them stay.
+
+  With `background` a checkpoint is written while the next step runs, which
+  takes the memory of one more copy of the state on the hosts.
+  """
 
   interval: int = 5
   keep: int = 2
+  background: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -534,10 +540,15 @@ class ReportConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-  """All settings of one run."""
+  """All settings of one run.
+
+  `init_from` is the folder of another run, whose newest weights this one starts
+  with; "" starts with those of `model.path`.
+  """
 
   name: str = "run"
   seed: int = 0
+  init_from: str = ""
   domain: str = "story"
   description: str = ""
   model: ModelConfig = ModelConfig()

@@ -146,7 +146,8 @@ class Trainer:
       self._record(done, measured)
       stop = self.interrupted()
       if last or stop or self.checkpoints.due(done):
-        self._save(done, state, self.service.event_number())
+        number = self.service.event_number()
+        self._save(done, state, number, wait=last or stop)
       if stop:
         break
     return state, done
@@ -347,6 +348,8 @@ class Trainer:
 
   def _record(self, step: int, measured: dict[str, float]) -> None:
     self.timeline.forget(step)
+    # A record proves that the checkpoints before it were completed.
+    self.checkpoints.wait()
     self.progress.update(self.metrics.write(step, measured))
     failpoint("record/written")
 
@@ -359,9 +362,10 @@ class Trainer:
 
   def _keep(self, done: int, state: RunState, event_number: int) -> None:
     """Saves the last whole step after a failure, where that can be done."""
-    if not done or not _intact(state) or done in self.checkpoints.steps():
-      return
     try:
+      self.checkpoints.wait()
+      if not done or not _intact(state) or done in self.checkpoints.steps():
+        return
       self._save(done, state, event_number)
     except SaveError as error:
       # What stopped the run is the better cause to end with.
@@ -374,8 +378,12 @@ class Trainer:
     event_number: int,
     *,
     pending: dict[str, float] | None = None,
+    wait: bool = True,
   ) -> None:
-    """Saves the state after a step; `pending` is its record, if not written."""
+    """Saves the state after a step; `pending` is its record, if not written.
+
+    Without `wait`, a save in the background goes on during the next step.
+    """
     failpoint("checkpoint/begun")
     with self.timeline.stage("checkpoint", step):
       self.checkpoints.save(
@@ -388,6 +396,8 @@ class Trainer:
           "seed": self.config.seed,
         },
       )
+      if wait:
+        self.checkpoints.wait()
     failpoint("checkpoint/saved")
 
   def _resume(
