@@ -201,7 +201,7 @@ def label(arm: str) -> str:
   """An arm's name for readers."""
   if arm == arms.UNTRAINED:
     return arms.UNTRAINED_LABEL
-  return arms.PAPER_ONLY.get(arm) or arms.ALL[arm].label
+  return arms.ALL[arm].label
 
 
 PROFESSIONAL: Final = "healthbench_professional"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from experiments import paper_values as paper
-from experiments.arms import ARMS, PAPER_ONLY, UNTRAINED
+from experiments.arms import ARMS, UNTRAINED
 from experiments.figures import style
 from experiments.figures.style import Missing
 from experiments.saved import (
@@ -163,10 +163,8 @@ def arms_and_difficulty(saved: Saved, plots: Any, missing: Missing) -> Any:
     width_ratios=(1.15, 1.15, 1.2),
   )
   known = paper.PROFESSIONAL
-  order = sorted(
-    [*ARMS, *PAPER_ONLY], key=lambda arm: known["9b", arm, "score"]
-  )
-  story = {arm: saved.arm("story", arm) for arm in order if arm in ARMS}
+  order = sorted(ARMS, key=lambda arm: known["9b", arm, "score"])
+  story = {arm: saved.arm("story", arm) for arm in order}
   story = {UNTRAINED: saved.arm("story", UNTRAINED), **story}
   _dots(axes[0], story, missing, top=1.0)
   axes[0].set_title("(a) Story world", pad=18)

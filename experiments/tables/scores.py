@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from experiments import paper_values as paper
-from experiments.arms import ARMS, PAPER_ONLY, SETTINGS, UNTRAINED
+from experiments.arms import ARMS, SETTINGS, UNTRAINED
 from experiments.saved import (
   COLUMNS,
   PROFESSIONAL,
@@ -270,8 +270,6 @@ def every_row(saved: Saved) -> Table:
     shown = dict.fromkeys(
       (UNTRAINED, *ARMS, *saved.arms(setting).get("arms", {}))
     )
-    if setting == "9b":
-      shown |= dict.fromkeys(PAPER_ONLY)
     for arm in shown:
       rows.append(
         (f"{TITLES[setting]}: {label(arm)}", _own_judge(saved, setting, arm))
@@ -281,7 +279,7 @@ def every_row(saved: Saved) -> Table:
     title="Every row under the judge of its setting",
     note=(
       "Story world: score of the hidden expert, an offline simulation; raw is"
-      " not measured there. A row without a command cannot be trained here yet."
+      " not measured there."
     ),
     columns=["row", "adjusted", "raw", "own training reward"],
     rows=rows,
@@ -293,7 +291,5 @@ def _own_judge(saved: Saved, setting: str, arm: str) -> list[Cell | str]:
   if setting == "story":
     return [saved.arm(setting, arm), "", reward]
   known = paper.PROFESSIONAL.get((setting, arm, "score"))
-  if arm in PAPER_ONLY:
-    return [Cell(paper=known), Cell(), Cell()]
   score = professional(saved, setting, arm).beside(known)
   return [score, professional(saved, setting, arm, "raw"), reward]

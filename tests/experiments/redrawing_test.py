@@ -15,7 +15,7 @@ from experiments.tables import configuration, exploits, scores
 from experiments.tables.table import Table, marks
 from tests.experiments import saved_results
 from varl_jax.benchmarks import BENCHMARKS
-from varl_jax.benchmarks.answering import LATER
+from varl_jax.benchmarks.answering import OVER_PASSAGES
 from varl_jax.roles.auditor import CATEGORIES
 
 COMMITTED = pathlib.Path(__file__).parents[2] / "experiments" / "results"
@@ -137,7 +137,7 @@ def test_missing_numbers_name_commands_that_exist(tmp_path):
       if match := re.search(r"--benchmark=(\S+)", fill):
         assert match[1] in BENCHMARKS
       if match := re.search(r"--method=(\S+)", fill):
-        assert match[1] in LATER
+        assert match[1] in OVER_PASSAGES
       if match := re.search(r"--setting=(\S+)", fill):
         assert match[1] in saved.TITLES
   assert seen == {

@@ -65,12 +65,23 @@ def delta_decode(
     from varl_kernels.delta_decode.pallas_gpu import delta_decode as step
   batch = q.shape[:-2]
   rows = math.prod(batch)
-  wide = (x.astype(jnp.float32) for x in (q, k, v, jnp.exp(g), beta))
-  flat = (x.reshape(rows, *x.shape[len(batch) :]) for x in wide)
+
+  def flat(x: Array) -> Array:
+    return x.astype(jnp.float32).reshape(rows, *x.shape[len(batch) :])
+
   layers = memory.shape[:1] if layer is not None else (1,)
   own = memory.reshape(*layers, rows, *v.shape[-3:-1], *memory.shape[-2:])
   which = jnp.int32(0) if layer is None else layer.astype(jnp.int32)
-  out, new = step(*flat, own, which, interpret=interpret)
+  out, new = step(
+    flat(q),
+    flat(k),
+    flat(v),
+    flat(jnp.exp(g)),
+    flat(beta),
+    own,
+    which,
+    interpret=interpret,
+  )
   return out.reshape(v.shape), new.reshape(memory.shape)
 
 
