@@ -56,7 +56,13 @@ def get_config(variant: str = "rri") -> ml_collections.ConfigDict:
     method=dict(measure_exploits=True),
     admission=dict(barrier=True),
     evolution=dict(interval=5),
-    evo=dict(max_set=64, generator_start="story"),
+    # Adapters are fewer weights than all, and so move faster.
+    evo=dict(
+      max_set=64,
+      generator_start="story",
+      learning_rate=1e-3,
+      generator_learning_rate=1e-3,
+    ),
     eval=dict(interval=5, tasks=48, samples=8),
     checkpoint=dict(interval=5),
   )
