@@ -110,7 +110,7 @@ def policy():
   return build.make_policy(CONFIG)
 
 
-def trainer(folder, policy, service, *, stop_after=0, metrics=None):
+def trainer(folder, policy, service, *, metrics, stop_after=0):
   stops = iter(range(1, 99))
   return Trainer(
     config=CONFIG,
