@@ -196,7 +196,7 @@ def _named_rows(axis: Any, names: Sequence[str]) -> None:
   """A line an arm; "" for a line whose name stands elsewhere."""
   axis.set_yticks(range(len(names)), [label(n) if n else "" for n in names])
   axis.set_ylim(-0.6, len(names) - 0.4)
-  axis.set_xlim(left=0)
+  axis.set_xlim(0, 1.05 * axis.get_xlim()[1])
   axis.grid(axis="x")
   axis.grid(visible=False, axis="y")
 

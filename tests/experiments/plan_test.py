@@ -109,7 +109,7 @@ def test_the_step_that_is_planned_trains_what_the_rank_says(monkeypatch, rank):
   )
   mesh = sharding.make_mesh(MeshConfig(), jax.devices()[:1])
   lowered = plan_programs.lower_step(setting, mesh)
-  state, kept, pieces = lowered.in_avals[0]
+  state, kept, pieces, _ = lowered.in_avals[0]
   assert pieces["tokens"].shape == (2, 2, 16)
   assert list(state.params) == (["lora"] if rank else ["params"])
   trained = jax.tree.leaves(state.params)

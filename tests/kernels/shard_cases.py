@@ -15,7 +15,7 @@ from varl_jax.config import MeshConfig
 from varl_jax.models import sharding
 from varl_jax.models.delta_rule import delta_step
 from varl_jax.rl.logprobs import token_logprobs
-from varl_jax.sampling.draws import draw_tokens
+from varl_jax.sampling.draws import Rows, draw
 
 ROWS, WIDTH, VOCAB = (4, 2), 16, 296
 VOCAB_AXES = ("fsdp", "tensor")
@@ -37,6 +37,13 @@ def operands():
 
 def gap(found, exact):
   return float(jnp.max(jnp.abs(jnp.asarray(found) - jnp.asarray(exact))))
+
+
+def rows_of(keys):
+  """Rows that ask for nothing of their own."""
+  flat = jnp.zeros(ROWS, jnp.int32)
+  stops = jnp.full((*ROWS, 1), -1)
+  return Rows(keys, flat, flat + 9, flat, flat + 1.0, stops)
 
 
 def sampled(mesh):
@@ -114,11 +121,18 @@ def stepped(mesh):
 def wired(mesh):
   """Kernels in what sampler, model and trainer lower for TPUs on the mesh."""
   hidden, head, _, forbidden = operands()
-  keys = jax.random.split(jax.random.key(0), ROWS)
+  keys = jax.random.key_data(jax.random.split(jax.random.key(0), ROWS))
   targets = jnp.zeros(ROWS, jnp.int32)
   programs = {
     "draw": (
-      lambda h, w, k: draw_tokens(h, w, k, forbidden=forbidden, temperature=1),
+      lambda h, w, k: draw(
+        h,
+        w,
+        rows_of(k),
+        forbidden=forbidden,
+        stop=forbidden,
+        temperature=1.0,
+      ),
       (hidden, head, keys),
     ),
     "step": (
