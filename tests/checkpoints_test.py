@@ -208,7 +208,10 @@ def test_a_failure_in_the_background_is_raised_by_who_waits(
 ):
   import orbax.checkpoint as ocp
 
+  finish = ocp.AsyncCheckpointer.wait_until_finished
+
   def fail(self):
+    finish(self)
     raise ValueError("RESOURCE_EXHAUSTED: write failed.\nSource lines: 1")
 
   checkpoints = Checkpoints(folder=folder, background=True)
