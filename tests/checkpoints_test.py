@@ -208,13 +208,16 @@ def test_a_failure_in_the_background_is_raised_by_who_waits(
 ):
   import orbax.checkpoint as ocp
 
+  finish = ocp.AsyncCheckpointer.wait_until_finished
+
   def fail(self):
+    finish(self)
     raise ValueError("RESOURCE_EXHAUSTED: write failed.\nSource lines: 1")
 
   checkpoints = Checkpoints(folder=folder, background=True)
+  checkpoints.save(20, make_state(), META)
   with monkeypatch.context() as patch:
     patch.setattr(ocp.AsyncCheckpointer, "wait_until_finished", fail)
-    checkpoints.save(20, make_state(), META)
     with pytest.raises(SaveError, match=r"step 20.*write failed") as error:
       checkpoints.save(25, make_state(), META)
   assert one_sentence(error)
