@@ -37,10 +37,10 @@ TRY = 0.25
 ROWS, LENGTH = 64, 88
 
 _OUT = flags.DEFINE_string(
-  "out", "varl_jax/story/policy/rubric_adapter", "Folder to write."
+  "adapter", "varl_jax/story/policy/rubric_adapter", "Folder to write."
 )
-_STEPS = flags.DEFINE_integer("steps", 240, "Optimizer updates.")
-_SEED = flags.DEFINE_integer("seed", 1, "Seed of data and weights.")
+_STEPS = flags.DEFINE_integer("updates", 700, "Optimizer updates.")
+_SEED = flags.DEFINE_integer("data_seed", 1, "Seed of data and weights.")
 
 
 def draw_set(request: StoryRequest, rng: random.Random) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests import fakes
+from tests.policies import with_own_weights
 from varl_jax import build, checkpoint_answers
 from varl_jax.checkpoints import CheckpointError, Checkpoints
 from varl_jax.config import from_config_dict
@@ -126,18 +127,24 @@ def trainer(folder, policy, service, *, metrics, stop_after=0):
   )
 
 
+def fresh(policy):
+  """The state before the first step; the policy keeps its weights."""
+  return with_own_weights(policy).fresh()
+
+
 def train(folder, policy, *, stop_after=0, **service):
+  own = with_own_weights(policy)
   """Trains, or goes on; returns the whole state."""
   with contextlib.closing(MetricsWriter(folder)) as metrics:
     made = trainer(
       folder,
-      policy,
+      own,
       FakeService(**service),
       stop_after=stop_after,
       metrics=metrics,
     )
-    _, done = made.run(policy.params)
-  found, _ = made.checkpoints.restore(done, policy.fresh().saved())
+    _, done = made.run(own.params)
+  found, _ = made.checkpoints.restore(done, fresh(policy).saved())
   return RunState.restored(found)
 
 
@@ -159,7 +166,7 @@ def both(policy, tmp_path_factory):
 
 def test_both_adapters_move_and_the_trunk_does_not(policy, both):
   _, state = both
-  start = policy.fresh()
+  start = fresh(policy)
   assert not equal(state.policy, start.policy)
   assert not equal(state.others[GENERATOR], start.others[GENERATOR])
   assert set(state.policy.params) == {"lora"}
@@ -184,7 +191,10 @@ def test_both_adapters_move_and_the_trunk_does_not(policy, both):
 def test_neither_moves_by_the_others_reward(policy, both, tmp_path, paid):
   """Without advantages of its own a learner's gradient is exactly zero."""
   _, state = both
-  found, start = train(tmp_path, policy, pays=(paid,)), policy.fresh()
+  found, start = (
+    train(tmp_path, policy, pays=(paid,)),
+    fresh(policy),
+  )
   own = {"policy": found.policy, **found.others}
   before = {"policy": start.policy, **start.others}
   unpaid = GENERATOR if paid == "policy" else "policy"
@@ -230,7 +240,7 @@ def test_a_checkpoint_is_a_dict_by_name(policy, both):
   checkpoints = Checkpoints(folder=folder / "checkpoints")
   assert set(state.saved()) == {"policy", GENERATOR}
   with pytest.raises(CheckpointError, match=GENERATOR):
-    checkpoints.restore(2, {"policy": policy.fresh().policy})
+    checkpoints.restore(2, {"policy": fresh(policy).policy})
 
 
 def test_an_update_that_is_not_finite_stops_the_run(policy, tmp_path):

@@ -117,7 +117,7 @@ def _changed(group, path, value):
 
 # How long a run is, and the devices and servers that it runs on.
 _MAY_CHANGE = re.compile(
-  r"train\.steps|mesh\..*|service\..*|report\..*|retrieval\.encoder"
+  r"train\.(steps|stall_s)|mesh\..*|service\..*|report\..*|retrieval\.encoder"
   r"|gate\..*|local\.(slots|width)|checkpoint\.background"
   r"|tools\.(timeout_s|web_(url|key_env|mode|recordings))"
   r"|judge\.(concurrency|check_workers|canary)"

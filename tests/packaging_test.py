@@ -70,6 +70,7 @@ def test_the_wheel_holds_nothing_else(wheel):
 def test_extras_are_those_of_the_design(metadata):
   extras = set(re.findall(r"^Provides-Extra: (\S+)$", metadata, re.M))
   assert extras == {
+    "constrained",
     "cuda",
     "dev",
     "embed",

@@ -16,7 +16,7 @@ import pytest
 
 from tests.policies import with_own_weights
 from tests.service import hosts
-from varl_jax import build, report, serving
+from varl_jax import build, report_data, serving
 from varl_jax.checkpoints import Checkpoints
 from varl_jax.config import ServiceConfig, from_config_dict
 from varl_jax.domains import load_domain
@@ -119,8 +119,8 @@ def test_metrics_parameters_and_reports_are_the_same(
   assert (folder / "evidence.jsonl").read_text() == (
     in_thread / "evidence.jsonl"
   ).read_text()
-  kept = report.read_history(folder)
-  assert kept == report.read_service(in_thread / "service.sqlite")
+  kept = report_data.read_history(folder)
+  assert kept == report_data.read_service(in_thread / "service.sqlite")
   assert kept.cases
   measured = json.loads((folder / "metrics.jsonl").read_text().split("\n")[1])
   assert measured["service/loop_lag_s"] >= 0

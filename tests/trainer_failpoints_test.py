@@ -80,4 +80,5 @@ def test_every_failpoint_of_the_trainer_is_exercised_above():
   assert [place.partition("@")[0] for place in KILLS] == list(
     failpoints.TRAINER_NAMES
   )
-  assert sorted(placed) == sorted(failpoints.TRAINER_NAMES)
+  # The loop whose steps overlap has the same places.
+  assert set(placed) == set(failpoints.TRAINER_NAMES)

@@ -102,7 +102,10 @@ class NoMetrics(MetricsWriter):
 
   def __init__(self):
     """Opens nothing."""
-    self._last = None
+
+  @property
+  def last_step(self) -> int | None:
+    return None
 
   def write(self, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
     return {"step": step, **metrics}

@@ -5,6 +5,7 @@ works only while it is asked, so that samples of one run compare like with like
 on a machine whose load changes.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -59,7 +60,11 @@ class Contestant:
       stdout=subprocess.PIPE,
       text=True,
     )
-    self.facts = self._ask(case)
+    try:
+      self.facts = self._ask(case)
+    except PeerError:
+      self.close()
+      raise
 
   def sample(self, number: int) -> dict[str, Any]:
     """What it measured of sample `number`; the first compiles."""
@@ -71,9 +76,8 @@ class Contestant:
 
   def close(self) -> None:
     """Ends it."""
-    assert self._process.stdin is not None
-    self._process.stdin.close()
-    self._process.wait()
+    with contextlib.suppress(BrokenPipeError):
+      self._process.__exit__(None, None, None)
 
   def __enter__(self) -> "Contestant":
     return self

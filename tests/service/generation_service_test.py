@@ -372,7 +372,9 @@ def test_the_service_takes_no_validation_score():
     "grade_canary",
     "give_up_when",
     "report",
+    "prompts_for",
     "rankings",
+    "rewards_for",
     "run",
     "event_number",
     "rewind",
@@ -397,6 +399,8 @@ def test_the_service_takes_no_validation_score():
     "path",
     "asked",
     "work",
+    "learner",
+    "others",
   }
 
 

@@ -171,12 +171,12 @@ def _attend_from(
   allowed = keys <= positions[:, None]
   if real is not None:
     itself = keys == positions[:, None]
-    allowed = (allowed & real[:, None, :]) | itself
-    allowed = allowed[:, None, None]
+    allowed = ((allowed & real[:, None, :]) | itself)[:, None]
   # Queries of a key's heads are rows of one matrix [r C, H].
   q = q.transpose(0, 2, 3, 1, 4).reshape(rows, kv_heads, -1, width)
   allowed = jnp.broadcast_to(
-    allowed, (*allowed.shape[:-2], shared, *allowed.shape[-2:])
+    allowed[..., None, :, :],
+    (*allowed.shape[:-2], shared, *allowed.shape[-2:]),
   )
   allowed = allowed.reshape(*allowed.shape[:-3], -1, allowed.shape[-1])
   mixed = _mixed(q, k.swapaxes(1, 2), v.swapaxes(1, 2), allowed)
