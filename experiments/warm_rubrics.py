@@ -1,7 +1,7 @@
 """Remakes the adapter that begins to write rubrics on the story policy.
 
     python -m experiments.warm_rubrics \
-        --out=varl_jax/story/policy/rubric_adapter
+        --adapter=varl_jax/story/policy/rubric_adapter
 
 The trunk stays as it is. The adapter learns what the untuned generator writes,
 put into the words of `story.rubric_words`, with an item of another kind now and

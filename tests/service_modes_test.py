@@ -16,7 +16,7 @@ import pytest
 
 from tests.policies import with_own_weights
 from tests.service import hosts
-from varl_jax import build, report_data, serving
+from varl_jax import build, report, report_data, serving
 from varl_jax.checkpoints import Checkpoints
 from varl_jax.config import ServiceConfig, from_config_dict
 from varl_jax.domains import load_domain

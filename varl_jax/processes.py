@@ -30,6 +30,7 @@ from varl_jax.llm.journal import JournalError
 from varl_jax.protocols import Groups, Validator
 from varl_jax.service.calls import ServiceFailure, Stopped
 from varl_jax.service.event_log import StoreError
+from varl_jax.service.evidence import CaseRecord
 from varl_jax.team import Alone, First, Other, Team, TeamError
 from varl_jax.types import (
   GradedGroup,
@@ -302,6 +303,10 @@ class SharedService:
       lambda: self.inner.rankings(step),
       lambda found: _all(GroupRanking, found),
     )
+
+  def cases(self, limit: int) -> list[CaseRecord]:
+    """The newest cases; asked by process 0 alone, which keeps answers."""
+    return self.inner.cases(limit)
 
   def measures(self, step: int) -> dict[str, float]:
     return self.team.share("measures", lambda: self.inner.measures(step))

@@ -66,9 +66,11 @@ class _Grading:
   """
 
   step: int
-  answers: Texts
-  others: tuple[tuple[str, Texts], ...]
   groups: tuple[GradedGroup, ...]
+  verdicts: tuple[Verdict, ...]
+  beside: tuple[Event, ...] = ()
+  answers: Texts = ()
+  others: tuple[tuple[str, Texts], ...] = ()
 
 
 class GenerationService:
@@ -296,33 +298,39 @@ class GenerationService:
     answers = _texts(groups)
     beside = tuple((name, _texts(own)) for name, own in others.items())
     last = self._grading
-    if last is not None and (last.step, last.answers, last.others) == (
+    if last is None or (last.step, last.answers, last.others) != (
       step,
       answers,
       beside,
     ):
-      return list(last.groups)
-    if self._co_training is None:
-      graded = tuple(
-        await together(
-          self._graded(step, task, rollouts) for task, rollouts in groups
-        )
-      )
-      verdicts = [
-        verdict
-        for group in graded
-        for answer in group.answers
-        for verdict in answer.verdicts
-      ]
-      self._record_votes(step, verdicts)
-    else:
+      last = await self._graded_anew(step, groups, others)
+      last = dataclasses.replace(last, answers=answers, others=beside)
+    # After a rewind a grading that is known still has to be recorded.
+    self._record_votes(step, last.verdicts, *last.beside)
+    self._grading = last
+    return list(last.groups)
+
+  async def _graded_anew(
+    self, step: int, groups: Groups, others: Mapping[str, Groups]
+  ) -> "_Grading":
+    if self._co_training is not None:
       made = await self._co_training.grade(step, groups, others)
-      graded = made.groups
-      self._record_votes(step, made.verdicts, rewards_event(step, made))
-    self._grading = _Grading(
-      step=step, answers=answers, others=beside, groups=graded
+      return _Grading(
+        step=step,
+        groups=tuple(made.groups),
+        verdicts=tuple(made.verdicts),
+        beside=(rewards_event(step, made),),
+      )
+    graded = await together(
+      self._graded(step, task, rollouts) for task, rollouts in groups
     )
-    return list(graded)
+    verdicts = tuple(
+      verdict
+      for group in graded
+      for answer in group.answers
+      for verdict in answer.verdicts
+    )
+    return _Grading(step=step, groups=tuple(graded), verdicts=verdicts)
 
   def _record_votes(
     self, step: int, verdicts: Iterable[Verdict], *beside: Event
