@@ -3,7 +3,6 @@
 import importlib
 import json
 
-import jax
 import numpy as np
 import pytest
 import tokenizers
@@ -197,13 +196,6 @@ def test_a_schema_that_cannot_be_held_is_named(schema, grammars):
     grammars.start(schema)
   assert "cannot be held to" in str(caught.value)
   assert "\n" not in str(caught.value)
-
-
-def test_unpacked_bits_are_numpys():
-  bits = np.random.default_rng(0).integers(0, 2**32, (3, 4), dtype=np.uint32)
-  expected = np.unpackbits(bits.view(np.uint8), axis=-1, bitorder="little")
-  found = jax.jit(constrained.unpack, static_argnums=1)(bits, 101)
-  np.testing.assert_array_equal(found, expected[:, :101].astype(bool))
 
 
 def test_without_the_package_its_extra_is_named(monkeypatch):

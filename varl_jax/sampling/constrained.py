@@ -12,9 +12,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Shaped, UInt32
+from jaxtyping import UInt32
 
 # Bounds of what a schema leaves open.
 LONGEST_STRING: Final = 4000
@@ -257,14 +256,6 @@ class Grammars:
 def _said(error: Any) -> str:
   words = " ".join(str(error).split())
   return f"The schema cannot be held to: {words[:300]}."
-
-
-def unpack(bits: UInt32[Array, "*B W"], vocab_size: int) -> Bool[Array, "*B V"]:
-  """Whether each token is allowed, from packed bits; runs inside jit."""
-  places = jnp.arange(_WORD, dtype=jnp.uint32)
-  apart: Shaped[Array, "*B W 32"] = (bits[..., None] >> places) & jnp.uint32(1)
-  flat = apart.reshape(*bits.shape[:-1], bits.shape[-1] * _WORD)
-  return flat[..., :vocab_size].astype(bool)
 
 
 def _load_library() -> Any:
