@@ -26,6 +26,7 @@ from varl_jax.config import Config
 from varl_jax.metrics import MetricsWriter
 from varl_jax.report import ReportError, write_report
 from varl_jax.report_cases import pick_cases
+from varl_jax.roles.calibration import Calibration
 from varl_jax.service.store import Event, Store
 from varl_jax.types import GradedAnswer, Verdict, to_json
 
@@ -122,6 +123,33 @@ def test_untrusted_text_stays_text(tmp_path):
     for fragment in fragments:
       assert not {"img", "script"} & set(_Page(fragment).tags)
       assert "&lt;script&gt;alert(1)" in fragment
+
+
+def test_what_the_judge_was_worth_is_told(tmp_path):
+  found = dataclasses.asdict(
+    Calibration(
+      judge=EVIL,
+      items=32,
+      agreement=17 / 32,
+      chance=17 / 32,
+      undetermined=0.0,
+      flip_rate=0.25,
+      pairs=6,
+      referee_right=0.5,
+      position_bias=None,
+      referee_failed=0.0,
+    )
+  )
+  path = tmp_path / "calibration.json"
+  path.write_text(json.dumps(found | {"levels": {}}))
+  text = _write(tmp_path)
+  assert "The judge measured before the run" in text
+  assert "53%" in text and "25%" in text and EVIL not in text
+  path.write_text("{")
+  with pytest.raises(ReportError, match="delete it"):
+    write_report(tmp_path)
+  path.unlink()
+  assert "measured before the run" not in _write(tmp_path / "other")
 
 
 def test_a_page_runs_its_own_script_and_no_other(tmp_path):

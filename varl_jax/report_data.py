@@ -13,7 +13,10 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from varl_jax.config import ConfigError
 from varl_jax.files import replace_text
+from varl_jax.judge_gate import read_calibration
+from varl_jax.roles.calibration import Calibration
 from varl_jax.service import evidence
 from varl_jax.service.evidence import History
 from varl_jax.service.store import Store, StoreError
@@ -44,6 +47,7 @@ class RunData:
     history: cases, guidance and memo.
     kept: lines of `rollouts.jsonl`.
     analysis: of `varl_jax.analysis`, None where it was not made.
+    calibration: what the judge was worth, None where that was not measured.
   """
 
   name: str
@@ -52,6 +56,7 @@ class RunData:
   history: History = NOTHING
   kept: Sequence[Mapping[str, Any]] = ()
   analysis: Mapping[str, Any] | None = None
+  calibration: Calibration | None = None
 
   @property
   def groups(self) -> dict[tuple[int, str], Mapping[str, Any]]:
@@ -95,7 +100,15 @@ def read_run(
     history=history,
     kept=kept,
     analysis=read_analysis(folder),
+    calibration=_calibration(folder),
   )
+
+
+def _calibration(folder: pathlib.Path) -> Calibration | None:
+  try:
+    return read_calibration(folder)
+  except ConfigError as error:
+    raise ReportError(str(error)) from error
 
 
 def read_service(path: str | os.PathLike[str]) -> History:

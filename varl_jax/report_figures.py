@@ -9,6 +9,7 @@ from typing import Any, Final
 from varl_jax import charts
 from varl_jax.charts import Series
 from varl_jax.page import signed
+from varl_jax.roles.calibration import Calibration
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -591,3 +592,35 @@ def categories(analysis: Mapping[str, Any]) -> dict[str, Any]:
       for example in analysis["examples"]
     ],
   }
+
+
+def calibration(found: Calibration) -> list[dict[str, str]]:
+  """What the judge and the referee were worth before the run, as rows."""
+
+  def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+  return [
+    {
+      "name": f"{found.judge}: verdicts that verifiers confirm",
+      "value": share(found.agreement),
+      "told": f"of {found.items} criteria; the same answer to all would be"
+      f" right in {share(found.chance)}",
+    },
+    {
+      "name": "votes on one criterion that differ",
+      "value": share(found.flip_rate),
+      "told": f"verdicts without a majority: {share(found.undetermined)}",
+    },
+    {
+      "name": "rankings with the better answer first",
+      "value": share(found.referee_right),
+      "told": f"of {found.pairs} pairs in both orders; unreadable:"
+      f" {share(found.referee_failed)}",
+    },
+    {
+      "name": "how much more often the answer shown first wins",
+      "value": share(found.position_bias),
+      "told": "0% is fair",
+    },
+  ]

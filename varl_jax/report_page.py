@@ -85,6 +85,11 @@ def render_report(
     judges=_judges(every) if judges is None else judges,
     judge_figures=report_figures.figure_views(report_figures.JUDGES, numbers),
     health=[(n, report_figures.health(records)) for n, records in numbers],
+    calibrations=[
+      (name, report_figures.calibration(run.calibration))
+      for name, run in tagged
+      if run.calibration is not None
+    ],
     costs=[(n, report_figures.costs(records)) for n, records in numbers],
     stages=[(n, report_figures.stages(records)) for n, records in numbers],
     pool=report_figures.figure_views(report_figures.POOL, numbers),
