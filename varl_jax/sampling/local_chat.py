@@ -34,9 +34,6 @@ from varl_jax.types import Message
 
 _LOG = logging.getLogger(__name__)
 
-# At a millionth, noise decides between tokens whose logits are equal but for
-# what rounding would decide too.
-GREEDY: Final = 1e-6
 # What a decoder of bytes shows of a character that has only begun.
 BEGUN: Final = "\ufffd"
 
@@ -125,7 +122,8 @@ class Job:
   Attributes:
     prompt: token ids.
     limit: most tokens.
-    temperature: above 0.
+    temperature: 0 for the likeliest tokens, whose log-probabilities are then
+      those at 1.
     seed: of its noise, 32 bits.
     constraint: what it is held to, None for nothing.
   """
@@ -302,7 +300,7 @@ class LocalModel:
       Job(
         prompt=prompt,
         limit=ask.limit,
-        temperature=max(ask.temperature, GREEDY),
+        temperature=ask.temperature,
         seed=seed & 0xFFFFFFFF,
         constraint=self._constraint(ask),
       )
